@@ -1,5 +1,6 @@
 /** The proxy modes, and the selection of the mode for this node. */
 import type { Logger } from 'pino';
+import type { PortFeatures } from '../api/all-ports.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import type { RunOptions } from '../config/settings.ts';
@@ -21,6 +22,8 @@ import { prepareLocalhostNodePorts } from './node-setup.ts';
 export interface SupportedMode {
   /** IP families that this mode supports on this node. */
   readonly families: readonly IpFamily[];
+  /** What the node lacks to select endpoints by a hash of the client. Absent if it lacks nothing, or if the mode never can. */
+  readonly consistentHashProblem?: string;
   /**
    * @param monitor reports changes of nf_tables tables by other programs.
    * @param takeover removes the rules of other modes.
@@ -57,6 +60,8 @@ export interface ModeDefinition {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
   /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
   readonly servesOwnedPorts: boolean;
+  /** Whether the mode can select an endpoint by a hash of the client. */
+  readonly servesConsistentHash: boolean;
   /** Whether the mode writes iptables rules. */
   readonly writesIptablesRules: boolean;
   /** How packets are treated in each IP family. */
@@ -71,6 +76,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.nftablesSyncPeriod,
     nodePortSelection: nftablesNodePorts,
     servesOwnedPorts: true,
+    servesConsistentHash: true,
     writesIptablesRules: false,
     traffic: NFTABLES_TRAFFIC,
   },
@@ -81,6 +87,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.iptablesSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
+    servesConsistentHash: false,
     writesIptablesRules: true,
     traffic: IPTABLES_TRAFFIC,
   },
@@ -91,6 +98,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.ipvsSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
+    servesConsistentHash: false,
     writesIptablesRules: true,
     traffic: IPVS_TRAFFIC,
   },
@@ -104,9 +112,17 @@ export function nodePortSelectionOf(
   return MODES[mode].nodePortSelection(options);
 }
 
-/** For `RouteTableOptions.modeWithoutOwnedPorts`. */
-export function modeWithoutOwnedPorts(mode: ProxyMode): ProxyMode | undefined {
-  return MODES[mode].servesOwnedPorts ? undefined : mode;
+/** What a mode cannot serve. */
+export function modeLimits(
+  mode: ProxyMode,
+): Pick<PortFeatures, 'modeWithoutOwnedPorts' | 'consistentHashProblem'> {
+  const { servesOwnedPorts, servesConsistentHash } = MODES[mode];
+  return {
+    modeWithoutOwnedPorts: servesOwnedPorts ? undefined : mode,
+    consistentHashProblem: servesConsistentHash
+      ? undefined
+      : `mode ${mode} cannot hash clients; use mode nftables`,
+  };
 }
 
 /** The mode if `--proxy-mode` is unset, where the node's support is not checked (`portwide render`). */

@@ -26,7 +26,7 @@ export async function openNftablesMode(
   support?: NftablesSupport,
 ): Promise<SupportedMode> {
   const nft = nftCommand();
-  const { families, missing } = support ?? (await nftablesSupport(nft));
+  const { families, missing, hashProblem } = support ?? (await nftablesSupport(nft));
   if (families.length === 0) {
     const reasons = [...new Set(missing.values())].join('; ');
     throw new UserError(`--proxy-mode nftables does not work on this node: ${reasons}`);
@@ -39,6 +39,7 @@ export async function openNftablesMode(
   const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
     families,
+    ...(hashProblem === undefined ? {} : { consistentHashProblem: hashProblem }),
     start: async (podCidrs, monitor, takeover) => {
       const backends = new Map<IpFamily, NftBackend>();
       for (const [family, table] of tables) {

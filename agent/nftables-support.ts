@@ -3,11 +3,13 @@ import { release } from 'node:os';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NftCommand } from '../nft/command.ts';
+import { nftFamily } from '../nft/rule.ts';
 import { NftPlan, type NftPlanOptions } from '../nftables/plan.ts';
 import { TABLE } from '../nftables/static-chains.ts';
 import { writableTableScript } from '../nftables/table-script.ts';
 import { ProgramTimeoutError, runProgram, VERSION_TIMEOUT } from '../process/run-program.ts';
 import type { OwnedSlices, Route, RouteMatch } from '../services/route.ts';
+import { CLIENT_SEED, SLOTS } from '../traffic/consistent-hash.ts';
 import { isFamilyDisabled } from './node-setup.ts';
 
 /** kube-proxy's minimum for mode nftables. */
@@ -23,6 +25,8 @@ export interface NftablesSupport {
   readonly families: readonly IpFamily[];
   /** The missing requirement of each unsupported family; a family disabled on the node is not listed. */
   readonly missing: ReadonlyMap<IpFamily, string>;
+  /** Why rules cannot hash clients in a supported family; undefined if they can. */
+  readonly hashProblem: string | undefined;
 }
 
 /**
@@ -37,14 +41,22 @@ export async function nftablesSupport(
   const tooOld = kernelTooOld(release()) ?? (await nftProblem());
   const families: IpFamily[] = [];
   const missing = new Map<IpFamily, string>();
+  let hashProblem: string | undefined;
+  const missingIn = async (family: IpFamily): Promise<string | undefined> => {
+    const reason = await probeError(nft, `${probe(family)}\n${hashProbeScript(family)}`);
+    if (reason === undefined) return undefined;
+    const withoutHash = await probeError(nft, probe(family));
+    if (withoutHash === undefined) hashProblem = `nf_tables of this node cannot hash: ${reason}`;
+    return withoutHash;
+  };
   const probeFamily = async (family: IpFamily) => {
     if (await isFamilyDisabled(family)) return;
-    const reason = tooOld ?? (await probeError(nft, probe(family)));
+    const reason = tooOld ?? (await missingIn(family));
     if (reason === undefined) families.push(family);
     else missing.set(family, reason);
   };
   await Promise.all(IP_FAMILIES.map(probeFamily));
-  return { families: families.sort(compareText), missing };
+  return { families: families.sort(compareText), missing, hashProblem };
 }
 
 /**
@@ -120,6 +132,13 @@ export function nftablesProbeScript(family: IpFamily): string {
   const elements = [...plan.snapshot()].flatMap((each) => each.elements);
   const script = writableTableScript(plan.chains(), elements, family);
   return script.replace(new RegExp(` ${TABLE}(?=[ \\n])`, 'g'), ` ${TABLE}-probe`);
+}
+
+/** A script with the expression that only Services with consistent hashing need: kernel module nft_hash. */
+function hashProbeScript(family: IpFamily): string {
+  const ip = nftFamily(family);
+  const rule = `meta mark set jhash ${ip} saddr mod ${SLOTS} seed ${CLIENT_SEED}`;
+  return `table ${ip} ${TABLE}-hash-probe { chain hash { ${rule}; }; }`;
 }
 
 /** An address reserved for documentation (RFC 5737, RFC 3849). */

@@ -7,17 +7,19 @@ import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
 import type { NodeContext, ObjectContext } from './context.ts';
-import { modeWithoutOwnedPorts } from './mode.ts';
+import { modeLimits } from './mode.ts';
 import { createStatusActivity } from './status.ts';
 
 /** Creates the empty stores of objects. */
 export function createObjects(node: NodeContext): ObjectContext {
-  const { options, nodeName, nodePorts } = node;
+  const { options, nodeName, nodePorts, modeDefinition, supportedMode } = node;
+  const limits = modeLimits(modeDefinition.name);
   const changes: ObjectContext['changes'] = new EventEmitter();
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
-    modeWithoutOwnedPorts: modeWithoutOwnedPorts(node.modeDefinition.name),
+    modeWithoutOwnedPorts: limits.modeWithoutOwnedPorts,
+    consistentHashProblem: limits.consistentHashProblem ?? supportedMode.consistentHashProblem,
     warnsOfMismatches: options.manifests !== undefined,
     listeners: nodeListeners(options),
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),

@@ -57,6 +57,11 @@ export function cidrContains(cidr: string, address: string): boolean {
     : ipaddr.IPv6.parse(address).match(ipaddr.IPv6.parseCIDR(cidr));
 }
 
+/** The bytes of a canonical address in network order. */
+export function addressOctets(address: string): readonly number[] {
+  return ipaddr.parse(address).toByteArray();
+}
+
 export function isLoopback(address: string): boolean {
   return address === '::1' || address.startsWith('127.');
 }

@@ -33,6 +33,7 @@ export const REFUSAL_REASONS = [
   'Ports',
   'Annotation',
   'OwnedPorts',
+  'LoadBalancing',
   'FeatureGate',
   'NodeAddress',
   'Overlap',
@@ -66,10 +67,16 @@ export interface PortFeatures {
   readonly allPorts: boolean;
   /** The proxy mode that cannot serve ports owned by pods; undefined if the mode can. */
   readonly modeWithoutOwnedPorts: string | undefined;
+  /** Why endpoints cannot be selected by a hash of the client; undefined if they can. */
+  readonly consistentHashProblem: string | undefined;
 }
 
 /** For readers of Services that serve no packets: DNS and environment variables. */
-export const ALL_PORT_FEATURES: PortFeatures = { allPorts: true, modeWithoutOwnedPorts: undefined };
+export const ALL_PORT_FEATURES: PortFeatures = {
+  allPorts: true,
+  modeWithoutOwnedPorts: undefined,
+  consistentHashProblem: undefined,
+};
 
 type AnnotationValue =
   | { readonly kind: 'off' | 'all' }
@@ -179,6 +186,7 @@ export function portScheme(service: Service, features: PortFeatures): PortScheme
   return { kind: 'unlisted', spread, owned };
 }
 
-function annotationField(annotation: string): string {
+/** The path of an annotation. */
+export function annotationField(annotation: string): string {
   return `metadata.annotations["${annotation}"]`;
 }

@@ -92,6 +92,8 @@ export interface Service {
   readonly ownedPortsAnnotation?: string;
   /** Annotation `portwide.dev/ports-per-pod` as written; absent when the Service has none. */
   readonly portsPerPodAnnotation?: string;
+  /** Annotation `portwide.dev/load-balancing` as written; absent when the Service has none. */
+  readonly loadBalancingAnnotation?: string;
   /** `spec.selector`, only with annotation `portwide.dev/owned-ports`; absent if endpoints are managed by hand. */
   readonly ownersSelector?: Labels;
   /**

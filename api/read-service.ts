@@ -2,6 +2,7 @@
 import { canonicalAddress, type SpecialRange, specialRange } from './addresses.ts';
 import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
 import { trimmedCopy } from './collections.ts';
+import { LOAD_BALANCING_ANNOTATION } from './load-balancing.ts';
 import {
   type LoadBalancerIngress,
   PROTOCOLS,
@@ -50,6 +51,7 @@ const KNOWN_ANNOTATIONS: ReadonlySet<string> = new Set([
   PORTS_ANNOTATION,
   OWNED_PORTS_ANNOTATION,
   PORTS_PER_POD_ANNOTATION,
+  LOAD_BALANCING_ANNOTATION,
 ]);
 /** Kubernetes' DefaultClientIPServiceAffinitySeconds and MaxClientIPServiceAffinitySeconds. */
 const AFFINITY_SECONDS = 10800;
@@ -69,6 +71,7 @@ export function readService(raw: unknown): Service {
   const clusterIPs = type === 'ExternalName' ? [] : readClusterIPs(spec);
   const annotations = child(metadata, 'annotations');
   const unknownAnnotations = readUnknownAnnotations(annotations);
+  const loadBalancingAnnotation = readAnnotation(child(annotations, LOAD_BALANCING_ANNOTATION));
   return {
     kind: 'Service',
     key,
@@ -86,6 +89,7 @@ export function readService(raw: unknown): Service {
     allPorts: readOptionalBoolean(child(spec, 'allPorts')),
     portsAnnotation: readAnnotation(child(annotations, PORTS_ANNOTATION)),
     ...readOwnedPorts(annotations, child(spec, 'selector')),
+    ...(loadBalancingAnnotation === undefined ? {} : { loadBalancingAnnotation }),
     ...(unknownAnnotations.length > 0 ? { unknownAnnotations } : {}),
     externalIPs: trimmedCopy(
       unique(readList(child(spec, 'externalIPs')).map((ip) => readAddress(ip, ALL_SPECIAL))),

@@ -2,7 +2,7 @@
 import { type Command, Option } from 'commander';
 import { iptablesOptions } from '../agent/iptables-mode.ts';
 import { ipvsOptions } from '../agent/ipvs-mode.ts';
-import { DEFAULT_PROXY_MODE, modeWithoutOwnedPorts } from '../agent/mode.ts';
+import { DEFAULT_PROXY_MODE, modeLimits } from '../agent/mode.ts';
 import { nftablesOptions } from '../agent/nftables-mode.ts';
 import { effectiveNodeName, nodeIpOverride } from '../agent/node-setup.ts';
 import { familyOf } from '../api/addresses.ts';
@@ -67,7 +67,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   const table = new RouteTable({
     nodeName: effectiveNodeName(options),
     allPortsEnabled: options.featureGates.AllPorts,
-    modeWithoutOwnedPorts: modeWithoutOwnedPorts(options.proxyMode ?? DEFAULT_PROXY_MODE),
+    ...modeLimits(options.proxyMode ?? DEFAULT_PROXY_MODE),
     warnsOfMismatches: true,
     onChange: () => {},
   });

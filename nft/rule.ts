@@ -20,6 +20,7 @@ import {
   dynsetUpdate,
   encodeRule,
   fibSourceType,
+  jenkinsHash,
   lookup,
   lookupData,
   lookupVerdict,
@@ -71,6 +72,7 @@ export interface KeyField {
 /** A concatenated lookup key: its fields from left to right. */
 export type LookupKey = readonly KeyField[];
 
+const REGISTER_BYTES = 4;
 /** RFC 792, RFC 4443 */
 const ICMP_ECHO_REPLY = 0;
 const ICMPV6_ECHO_REPLY = 129;
@@ -126,6 +128,19 @@ export function rulePartsFor(family: IpFamily) {
   const randomIndex = (among: number, first: number) =>
     field(`numgen random mod ${among} offset ${first}`, 1, (to) => numgenRandom(to, among, first));
 
+  /** A number from `first` to `first + among - 1` that depends on the key and the seed only. */
+  const hashIndex = (key: LookupKey, among: number, seed: number, first: number): KeyField => {
+    const offsetText = first === 0 ? '' : ` offset ${first}`;
+    return {
+      text: `jhash ${lookupKeyText(key)} mod ${among} seed 0x${seed.toString(16)}${offsetText}`,
+      registers: 1,
+      load: (to) => [
+        ...loadKey(key, to),
+        jenkinsHash(to, registersOf(key) * REGISTER_BYTES, to, among, seed, first),
+      ],
+    };
+  };
+
   /** The first port of the slice of `size` ports that a port is in; slices start at multiples of `size`, a power of two. */
   const firstOfSlice = (of: KeyField, size: number): KeyField => {
     if (size === 1) return of;
@@ -165,6 +180,7 @@ export function rulePartsFor(family: IpFamily) {
     endpoint,
     endpointPort,
     randomIndex,
+    hashIndex,
     firstOfSlice,
     sourceIs: (cidr: string, not = false) => isAddress(source, cidr, not),
     destinationIs: (cidr: string) => isAddress(destination, cidr, false),

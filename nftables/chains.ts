@@ -5,12 +5,14 @@
  */
 
 import { getOrCreate } from '../api/collections.ts';
+import type { HashInput } from '../api/load-balancing.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
 import {
   goTo,
   IS_FROM_NODE,
   inputInterfaceIs,
+  type KeyField,
   type LookupKey,
   protocolIs,
   type RulePart,
@@ -19,6 +21,7 @@ import {
   setMarkBit,
 } from '../nft/rule.ts';
 import type { RouteMatch } from '../services/route.ts';
+import { CLIENT_SEED, SLOTS } from '../traffic/consistent-hash.ts';
 import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
 import type { Dispatch, EndpointPool } from '../traffic/plan.ts';
 import { AFFINITY_MAP, allPortsAffinityMap, isOrderedMap, type MapName } from './maps.ts';
@@ -50,7 +53,7 @@ export interface NftChain {
 /** The lookup key of endpoints: VIP, protocol and port; only VIP (all-ports and port-range Services); node port. */
 export type LookupKind = 'port' | 'ip' | 'node-port';
 
-/** A random selection of one endpoint of a VIP or node port. */
+/** A selection of one endpoint of a VIP or node port. */
 export interface EndpointSelection {
   readonly kind: LookupKind;
   /** Number of endpoints, at least 1. */
@@ -60,6 +63,8 @@ export interface EndpointSelection {
   /** Position of a port-range Service among the port-range Services of one VIP, from 1; 0 for all other Services. */
   readonly slot: number;
   readonly hasAffinity: boolean;
+  /** What of the client selects the endpoint; undefined: random. */
+  readonly hash: HashInput | undefined;
 }
 
 /** Offsets of endpoint indexes on one VIP: each slot, and within it policy Local, has its own range. */
@@ -100,7 +105,7 @@ export function memoized(
 }
 
 /** The fields of a selection that are equal for all endpoint pools of a VIP. */
-type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'hasAffinity'>;
+type SelectionOrigin = Pick<EndpointSelection, 'kind' | 'slot' | 'hasAffinity' | 'hash'>;
 
 /** The chain for a VIP or node port; undefined if no client has an endpoint. */
 export function dispatchChain(
@@ -120,7 +125,14 @@ function selectionOf(
   origin: SelectionOrigin,
 ): EndpointSelection | undefined {
   const count = endpoints.length;
-  return count === 0 ? undefined : { ...origin, count, isLocal: set === 'local' };
+  if (count === 0) return undefined;
+  const hash = isHashed(endpoints) ? origin.hash : undefined;
+  return { ...origin, count, isLocal: set === 'local', hash };
+}
+
+/** Whether endpoints are selected by slots if clients are hashed: a single endpoint needs none. */
+export function isHashed(endpoints: EndpointPool['endpoints']): boolean {
+  return endpoints.length > 1;
 }
 
 const SELECTION_CHAIN_NAMES = {
@@ -248,10 +260,23 @@ function affinityMapOf(kind: LookupKind, slot: number): string {
   return kind === 'ip' ? allPortsAffinityMap(slot) : AFFINITY_MAP;
 }
 
-function selectionName({ kind, count, isLocal, slot, hasAffinity }: EndpointSelection): string {
+const HASH_NAMES = {
+  'client-address': 'hash-client',
+  'client-address-and-port': 'hash-client-port',
+} as const satisfies Readonly<Record<HashInput, string>>;
+
+function selectionName({
+  kind,
+  count,
+  isLocal,
+  slot,
+  hasAffinity,
+  hash,
+}: EndpointSelection): string {
   const parts = [
     kind,
-    count,
+    // All hashed selections have the same number of slots.
+    hash === undefined ? count : HASH_NAMES[hash],
     isLocal && 'local',
     slot > 0 && `slot${slot}`,
     hasAffinity && 'affinity',
@@ -272,7 +297,8 @@ const ENDPOINTS: Readonly<Record<LookupKind, MapName>> = {
 };
 
 /**
- * Rules that translate to the endpoint of the client's affinity entry, otherwise to a random endpoint.
+ * Rules that translate to the endpoint of the client's affinity entry, otherwise to a random endpoint or, with consistent
+ * hashing, to the endpoint of the client's slot.
  *
  * Each lookup is atomic, but a packet performs several, and a transaction can land between them. The
  * packet may then select an index past the end of the shrunken list. The last rule falls back to the
@@ -282,14 +308,19 @@ function selectionRules(
   selection: EndpointSelection,
   family: IpFamily,
 ): Pick<NftChain, 'rules' | 'affinity'> {
-  const { kind, count, slot, hasAffinity } = selection;
-  const { source, destination, protocol, port, randomIndex, dnat } = rulePartsFor(family);
+  const { kind, count, slot, hasAffinity, hash } = selection;
+  const { source, sourcePort, destination, protocol, port, randomIndex, hashIndex, dnat } =
+    rulePartsFor(family);
   const isPortKept = kind === 'ip';
-  const selectFrom = (among: number) => {
-    const key = [...keyOf(kind, family), randomIndex(among, firstEndpointIndex(selection))];
-    return [dnat(key, ENDPOINTS[kind], isPortKept)];
-  };
-  const rules = count > 1 ? [selectFrom(count), selectFrom(1)] : [selectFrom(1)];
+  const first = firstEndpointIndex(selection);
+  const select = (index: KeyField) => [
+    dnat([...keyOf(kind, family), index], ENDPOINTS[kind], isPortKept),
+  ];
+  const hashed = hash === 'client-address' ? [source] : [source, sourcePort];
+  const index =
+    hash === undefined ? randomIndex(count, first) : hashIndex(hashed, SLOTS, CLIENT_SEED, first);
+  const fallback = select(randomIndex(1, first));
+  const rules = count > 1 ? [select(index), fallback] : [fallback];
   if (!hasAffinity) return { rules };
   const affinity = affinityMapOf(kind, slot);
   const client = [source, destination, ...(isPortKept ? [] : [protocol, port])];

@@ -4,10 +4,13 @@
  * destination port.
  */
 
+import { getOrCreate } from '../api/collections.ts';
+import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
 import { finish, type Steps } from '../sync/steps.ts';
+import { slotTable } from '../traffic/consistent-hash.ts';
 import {
   type Dispatch,
   needsHairpin,
@@ -19,6 +22,7 @@ import {
   type ChainOptions,
   dispatchChain,
   firstEndpointIndex,
+  isHashed,
   type LookupKind,
   type NftChain,
   REJECT_CHAIN,
@@ -97,7 +101,7 @@ export function* compileSteps(
   options: ChainOptions,
 ): Steps<CompiledNftPlan> {
   if (plan.owned !== undefined) return yield* compileOwnedSteps(plan, plan.owned, sharing, options);
-  const { match, affinitySeconds, nodePort } = plan;
+  const { match, affinitySeconds, consistentHash: hash, nodePort } = plan;
   const hasAffinity = affinitySeconds > 0;
   const elements: MapElement[] = [];
   const chains: NftChain[] = [];
@@ -129,6 +133,12 @@ export function* compileSteps(
       if (affinityUpdate) add(maps.affinityUpdates, key, affinityUpdate);
     }
   };
+  const tables = new Map<readonly Endpoint[], readonly Endpoint[]>();
+  /** The endpoints by index: once, or in their slots. */
+  const indexed = (endpoints: readonly Endpoint[]): readonly Endpoint[] =>
+    hash === undefined || !isHashed(endpoints)
+      ? endpoints
+      : getOrCreate(tables, endpoints, () => slotTable(plan.serviceKey, endpoints));
   const addEndpoints = (
     map: MapName,
     key: Buffer,
@@ -137,7 +147,7 @@ export function* compileSteps(
   ) => {
     for (const { set, endpoints } of podsAndNode === undefined ? [others] : [podsAndNode, others]) {
       const first = firstEndpointIndex({ isLocal: set === 'local', slot });
-      for (const element of endpointElements(key, first, endpoints)) add(map, element);
+      for (const element of endpointElements(key, first, indexed(endpoints))) add(map, element);
       for (const endpoint of endpoints) {
         if (!needsHairpin(plan, endpoint)) continue;
         const bytes = addressBytes(endpoint.address);
@@ -147,11 +157,12 @@ export function* compileSteps(
   };
 
   for (const { vip, kind, dispatch, sources, healthCheckPort } of plan.vips) {
+    if (hash !== undefined) yield undefined;
     const address = addressBytes(vip);
     const { slot, sharesWithAllPorts } = sharing.get(vip) ?? NOT_SHARED;
     const by = match.kind === 'port' ? 'port' : 'ip';
     const keys = keysOf(address, match);
-    const served = dispatchChain(dispatch, { kind: by, slot, hasAffinity }, options);
+    const served = dispatchChain(dispatch, { kind: by, slot, hasAffinity, hash }, options);
     const chain = served && sources ? sourceRangesChain(served, match.kind, options) : served;
     // The chain does not translate packets from sources outside the source ranges: this verdict drops them.
     const verdict = sources ? DROP : nftVerdict(dispatch.untranslatedVerdict, options);
@@ -175,7 +186,11 @@ export function* compileSteps(
   if (nodePort !== undefined) {
     const { protocol, port, dispatch } = nodePort;
     const key = portKey(protocol, port);
-    const chain = dispatchChain(dispatch, { kind: 'node-port', slot: 0, hasAffinity }, options);
+    const chain = dispatchChain(
+      dispatch,
+      { kind: 'node-port', slot: 0, hasAffinity, hash },
+      options,
+    );
     const verdict = nftVerdict(dispatch.untranslatedVerdict, options);
     const dispatchVerdict = chain && goTo(chain);
     addLookups(

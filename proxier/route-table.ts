@@ -41,6 +41,8 @@ export interface RouteTableOptions extends WarningOptions {
   readonly allPortsEnabled: boolean;
   /** See `PortFeatures.modeWithoutOwnedPorts`; undefined by default. */
   readonly modeWithoutOwnedPorts?: string | undefined;
+  /** See `PortFeatures.consistentHashProblem`; undefined by default. */
+  readonly consistentHashProblem?: string | undefined;
   /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
@@ -381,6 +383,7 @@ export class RouteTable implements ObjectSink {
     const served = servedPorts(service, {
       allPorts: this.#options.allPortsEnabled,
       modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
+      consistentHashProblem: this.#options.consistentHashProblem,
     });
     this.#services.set(service.key, { service, served });
     this.#requestVips(service.key, service.creationTimestamp, served);

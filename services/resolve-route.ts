@@ -75,7 +75,9 @@ export function resolveRoute(
     ...common,
     internalLocal,
     externalLocal,
-    affinitySeconds: service.affinitySeconds,
+    // A hash of the client replaces affinity.
+    affinitySeconds: port.consistentHash === undefined ? service.affinitySeconds : 0,
+    ...(port.consistentHash === undefined ? {} : { consistentHash: port.consistentHash }),
     clusterEndpoints: endpoints.cluster,
     localEndpoints: endpoints.local,
     hasEndpointsAnywhere: endpoints.anywhere,

@@ -1,4 +1,5 @@
 /** The Route: one Service port as this node serves it. */
+import type { HashInput } from '../api/load-balancing.ts';
 import type { IpFamily, ObjectKey, Protocol } from '../api/objects.ts';
 import { sliceCount } from '../api/owned-ports.ts';
 import { hasPort, type PortRange } from '../api/ports.ts';
@@ -53,6 +54,8 @@ export interface Route {
   readonly externalLocal: boolean;
   /** Session affinity timeout in seconds; 0 without session affinity. */
   readonly affinitySeconds: number;
+  /** What selects the endpoint of a connection, on every node the same (`traffic/consistent-hash.ts`); absent: at random. */
+  readonly consistentHash?: HashInput;
 
   /** Endpoints for traffic policy Cluster, topology hints applied. Sorted by address, then port. */
   readonly clusterEndpoints: readonly Endpoint[];

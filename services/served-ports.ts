@@ -8,6 +8,7 @@ import {
   type ServiceRefusal,
 } from '../api/all-ports.ts';
 import { trimmedCopy } from '../api/collections.ts';
+import type { HashInput } from '../api/load-balancing.ts';
 import { IP_FAMILIES, type IpFamily, type Service } from '../api/objects.ts';
 import {
   OWNED_PORTS_ANNOTATION,
@@ -17,6 +18,7 @@ import {
   sliceCount,
 } from '../api/owned-ports.ts';
 import { normalizeRanges, type PortRange, rangesOverlap, rangeText } from '../api/ports.ts';
+import { loadBalancing } from './load-balancing.ts';
 import type { RouteMatch } from './route.ts';
 
 /**
@@ -39,6 +41,8 @@ export interface ServedPort {
   readonly sourceRanges: readonly string[] | undefined;
   /** Set if pods own these ports, in slices; `match` has the ranges. */
   readonly ownership?: Ownership;
+  /** See `Route.consistentHash`. */
+  readonly consistentHash?: HashInput;
 }
 
 /** How the owned ports of a Service are cut, and as which address their owners speak. */
@@ -75,13 +79,18 @@ export function servedPorts(service: Service, features: PortFeatures): ServedSer
       : { ...NOT_SERVED, warnings: annotationProblems };
   }
 
+  const spreading = loadBalancing(service, scheme, features);
+  if (spreading.refusals.length > 0) {
+    return { ...NOT_SERVED, refusals: spreading.refusals, warnings: annotationProblems };
+  }
+
   const ports: ServedPort[] = [];
-  const warnings = [...annotationProblems, ...localPortWarnings(scheme)];
+  const warnings = [...annotationProblems, ...spreading.warnings, ...localPortWarnings(scheme)];
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
     // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
     if (clusterIP === undefined) continue;
-    ports.push(...servedInFamily(service, scheme, family, clusterIP));
+    ports.push(...servedInFamily(service, scheme, family, clusterIP, spreading.consistentHash));
     const warning = openFamilyWarning(service, family);
     if (warning !== undefined) warnings.push(warning);
   }
@@ -97,6 +106,7 @@ function servedInFamily(
   scheme: PortScheme,
   family: IpFamily,
   clusterIP: string,
+  consistentHash: HashInput | undefined,
 ): ServedPort[] {
   const isLoadBalancer = service.type === 'LoadBalancer';
   const ofFamily = (addresses: readonly string[]) =>
@@ -111,6 +121,7 @@ function servedInFamily(
     healthCheckNodePort:
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
+    ...(consistentHash === undefined ? {} : { consistentHash }),
   };
   if (scheme.kind === 'unlisted') {
     const { spread, owned } = scheme;

@@ -46,6 +46,7 @@ export async function serviceDetail(
       annotation: service.portsAnnotation ?? null,
       ownedPortsAnnotation: service.ownedPortsAnnotation ?? null,
       portsPerPodAnnotation: service.portsPerPodAnnotation ?? null,
+      loadBalancingAnnotation: service.loadBalancingAnnotation ?? null,
       allPorts: service.allPorts ?? null,
       slices: slices.map(({ name, family, endpoints, ports }) => ({
         name,

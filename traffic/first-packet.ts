@@ -10,6 +10,7 @@ import { hasPort, type PortRange, withoutRanges } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import type { SliceOwner } from '../endpoints/slice-owners.ts';
 import { type OwnedSlices, ownerAt, type Route } from '../services/route.ts';
+import { clientSlot, slotTable } from './consistent-hash.ts';
 import { nonPodClients, type TrafficOptions } from './options.ts';
 import {
   allowsOwnVips,
@@ -205,6 +206,30 @@ export function poolOf(
 ): EndpointPool {
   const usesOwn = (isPod || isNode) && podsAndNode !== undefined;
   return usesOwn && podsAndNode.endpoints.length > 0 ? podsAndNode : others;
+}
+
+/** The slot of a client, and the endpoint of the slot. */
+export interface HashedEndpoint {
+  readonly slot: number;
+  readonly endpoint: Endpoint;
+}
+
+/**
+ * The endpoint that consistent hashing selects.
+ * @param sourcePort undefined: unknown.
+ * @returns undefined without consistent hashing, and if it depends on an unknown address or port of the client.
+ */
+export function hashedEndpoint(
+  { consistentHash: input, serviceKey }: TrafficPlan,
+  { endpoints }: EndpointPool,
+  { address }: PacketClient,
+  sourcePort: number | undefined,
+): HashedEndpoint | undefined {
+  if (input === undefined || address === undefined) return undefined;
+  if (input === 'client-address-and-port' && sourcePort === undefined) return undefined;
+  const slot = clientSlot(input, address, sourcePort ?? 0);
+  const endpoint = slotTable(serviceKey, endpoints)[slot];
+  return endpoint && { slot, endpoint };
 }
 
 /** Why a connection is masqueraded, or why it is not. */

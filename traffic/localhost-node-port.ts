@@ -1,6 +1,8 @@
 /** The node ports that the localhost proxy serves, in modes whose rules cannot serve the loopback address. */
 import type { LocalhostNodePort } from '../localhost/endpoint-picker.ts';
+import { loopbackAddress } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
+import { hashedEndpoint } from './first-packet.ts';
 import { trafficPlan } from './plan.ts';
 
 /**
@@ -10,9 +12,15 @@ import { trafficPlan } from './plan.ts';
  */
 export function localhostNodePort(route: Route): LocalhostNodePort | undefined {
   const { id, serviceKey, family, affinitySeconds } = route;
-  const { nodePort } = trafficPlan(route, false);
+  const plan = trafficPlan(route, false);
+  const { nodePort } = plan;
   if (nodePort?.protocol !== 'TCP') return undefined;
-  const endpoints = nodePort.dispatch.others.endpoints.flatMap(({ address, port }) =>
+  const { others } = nodePort.dispatch;
+  // Clients have different ports but one address, so a hash of the address leaves one endpoint.
+  const client = { address: loopbackAddress(family), isPod: false, isNode: true };
+  const hashed = hashedEndpoint(plan, others, client, undefined);
+  const pool = hashed === undefined ? others.endpoints : [hashed.endpoint];
+  const endpoints = pool.flatMap(({ address, port }) =>
     port === undefined ? [] : [{ address, port }],
   );
   if (endpoints.length === 0) return undefined;

@@ -99,7 +99,13 @@ export interface OwnedPlan {
 export interface TrafficPlan
   extends Pick<
     Route,
-    'serviceKey' | 'name' | 'family' | 'match' | 'affinitySeconds' | 'healthCheckNodePort'
+    | 'serviceKey'
+    | 'name'
+    | 'family'
+    | 'match'
+    | 'affinitySeconds'
+    | 'consistentHash'
+    | 'healthCheckNodePort'
   > {
   readonly endpoints: Readonly<Record<EndpointSet, readonly Endpoint[]>>;
   /** All VIPs; the cluster IP, if any, comes first. */
@@ -121,7 +127,7 @@ export type SpokenFor = ReadonlyMap<string, readonly PortRange[]>;
  */
 export function trafficPlan(route: Route, ownVips: boolean, spokenFor?: SpokenFor): TrafficPlan {
   const { serviceKey, name, family, match, affinitySeconds, healthCheckNodePort } = route;
-  const { clusterIP, externalIPs, loadBalancerIPs, nodePort, sourceRanges } = route;
+  const { clusterIP, externalIPs, loadBalancerIPs, nodePort, sourceRanges, consistentHash } = route;
   const endpoints = { cluster: route.clusterEndpoints, local: route.localEndpoints };
   const pool = (set: EndpointSet): EndpointPool => ({ set, endpoints: endpoints[set] });
   const dispatch = (
@@ -175,6 +181,7 @@ export function trafficPlan(route: Route, ownVips: boolean, spokenFor?: SpokenFo
     family,
     match,
     affinitySeconds,
+    ...(consistentHash === undefined ? {} : { consistentHash }),
     healthCheckNodePort,
     endpoints,
     vips,

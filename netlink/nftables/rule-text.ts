@@ -79,6 +79,15 @@ const FIELDS: Readonly<Record<string, readonly Field[]>> = {
     [3, 'type', 'number'],
     [4, 'offset', 'number'],
   ],
+  hash: [
+    [1, 'from', 'register'],
+    [2, 'to', 'register'],
+    [3, 'length', 'number'],
+    [4, 'modulus', 'number'],
+    [5, 'seed', 'number'],
+    [6, 'offset', 'number'],
+    [7, 'type', 'number'],
+  ],
   nat: [
     [1, 'type', 'number'],
     [2, 'family', 'number'],

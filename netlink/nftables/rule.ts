@@ -54,6 +54,7 @@ const NFT_DYNSET_OP_UPDATE = 1;
 const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 16;
 const NFT_FIB_RESULT_ADDRTYPE = 3;
 const NFTA_FIB_F_SADDR = 1;
+const NFT_HASH_JENKINS = 0;
 const NFT_REJECT_ICMP_UNREACH = 0;
 const NFT_REJECT_TCP_RST = 1;
 /** ICMP_PORT_UNREACH, ICMPV6_PORT_UNREACH */
@@ -195,6 +196,31 @@ export function lookupVerdict(map: string, key: Register): NftExpression {
 export function numgenRandom(to: Register, among: number, first: number): NftExpression {
   const type = be32(3, NFT_NG_RANDOM);
   return expression('numgen', [register(1, to), be32(2, among), type, be32(4, first)]);
+}
+
+/**
+ * hash: loads a number from `first` to `first + among - 1` that depends only on `length` bytes of a register and on the
+ * seed (Jenkins' hash), in host byte order.
+ */
+export function jenkinsHash(
+  from: Register,
+  length: number,
+  to: Register,
+  among: number,
+  seed: number,
+  first: number,
+): NftExpression {
+  // The kernel lists no offset of 0.
+  const offset = first === 0 ? [] : [be32(6, first)];
+  return expression('hash', [
+    register(1, from),
+    register(2, to),
+    be32(3, length),
+    be32(4, among),
+    be32(5, seed),
+    ...offset,
+    be32(7, NFT_HASH_JENKINS),
+  ]);
 }
 
 export function verdict(what: NftVerdict): NftExpression {

@@ -1,4 +1,5 @@
 /** Services, endpoints and Routes as this node serves them. */
+import type { HashInput } from '../../api/load-balancing.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import type { EndpointDecision } from '../../endpoints/explain.ts';
 import type { Page, Problem, Time } from './common.ts';
@@ -122,6 +123,8 @@ export interface RouteStatus {
   /** CIDRs that may connect; null for all sources. */
   readonly sourceRanges: readonly string[] | null;
   readonly affinitySeconds: number;
+  /** What of a client selects its endpoint, on every node the same; null: endpoints are selected at random. */
+  readonly consistentHash: HashInput | null;
 }
 
 export type RouteList = Page<RouteStatus>;
@@ -175,6 +178,8 @@ export interface ServiceDetail {
     readonly annotation: string | null;
     readonly ownedPortsAnnotation: string | null;
     readonly portsPerPodAnnotation: string | null;
+    /** Annotation `portwide.dev/load-balancing`; null if absent. */
+    readonly loadBalancingAnnotation: string | null;
     readonly allPorts: boolean | null;
     readonly slices: readonly {
       readonly name: string;

@@ -13,6 +13,7 @@ export interface TraceStep {
     | 'endpoints'
     | 'slice'
     | 'affinity'
+    | 'hash'
     | 'translation'
     | 'masquerade'
     | 'answer'

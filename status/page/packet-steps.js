@@ -26,6 +26,7 @@ const MAX_RANGES = 2;
  */
 export function stepsOf(route, { connections }, top) {
   const { vip, ports, family, sourceRanges, endpoints, affinitySeconds, portsPerPod } = route;
+  const { consistentHash } = route;
   const total =
     connections === null
       ? []
@@ -38,7 +39,7 @@ export function stepsOf(route, { connections }, top) {
       name: 'choice',
       title: portsPerPod === null ? 'Endpoint choice' : 'Owner of the port',
       lines: [
-        choiceText(endpoints.length, portsPerPod),
+        choiceText(endpoints.length, portsPerPod, consistentHash !== null),
         ...(affinitySeconds > 0 ? [`same for ${duration(affinitySeconds)}`] : []),
       ],
       isBad: endpoints.length === 0,
@@ -67,11 +68,13 @@ function newConnections(top) {
   return top.reduce((sum, { connectionsPerSecond }) => sum + (connectionsPerSecond ?? 0), 0);
 }
 
-/** @param {number} endpoints @param {number | null} portsPerPod */
-function choiceText(endpoints, portsPerPod) {
+/** @param {number} endpoints @param {number | null} portsPerPod @param {boolean} isHashed */
+function choiceText(endpoints, portsPerPod, isHashed) {
   if (endpoints === 0) return 'no endpoint';
   if (portsPerPod !== null) return `${portsPerPod} ports a pod, ${counted(endpoints, 'owner')}`;
-  return endpoints === 1 ? 'the only endpoint' : `1 of ${endpoints}, at random`;
+  return endpoints === 1
+    ? 'the only endpoint'
+    : `1 of ${endpoints}, ${isHashed ? 'by hash' : 'at random'}`;
 }
 
 const MASQUERADE = {

@@ -146,6 +146,7 @@ function Objects({ detail: { summary, objects, healthCheck }, now }) {
     ['portwide.dev/ports', objects.annotation ?? 'not set'],
     ['portwide.dev/owned-ports', objects.ownedPortsAnnotation ?? 'not set'],
     ['portwide.dev/ports-per-pod', objects.portsPerPodAnnotation ?? 'not set'],
+    ['portwide.dev/load-balancing', objects.loadBalancingAnnotation ?? 'not set'],
     ['Session affinity', affinitySeconds === 0 ? 'none' : `ClientIP, ${duration(affinitySeconds)}`],
     ['internalTrafficPolicy', internalTrafficPolicy],
     ['externalTrafficPolicy', externalTrafficPolicy],

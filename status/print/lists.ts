@@ -132,7 +132,9 @@ export const ROUTE_COLUMNS: readonly Column<RouteStatus>[] = [
   },
   {
     header: 'AFFINITY',
-    cell: ({ affinitySeconds }) => affinityText(affinitySeconds),
+    // An older agent reports no hash.
+    cell: ({ affinitySeconds, consistentHash }) =>
+      consistentHash == null ? affinityText(affinitySeconds) : `hash of ${consistentHash}`,
     sortKey: ({ affinitySeconds }) => affinitySeconds,
     wide: true,
   },

@@ -1,6 +1,7 @@
 /** The output of `portwide describe service`. Pure. */
 
 import { socketAddress } from '../../api/addresses.ts';
+import type { HashInput } from '../../api/load-balancing.ts';
 import type { KernelObject } from '../api/kernel.ts';
 import type { ServiceDetail, ServiceEvent } from '../api/services.ts';
 import type { FlowEntry } from '../api/traffic.ts';
@@ -62,6 +63,7 @@ export function serviceDetailText(detail: ServiceDetail, now: number, style: Sty
     ['Internal traffic policy', summary.internalTrafficPolicy],
     ['External traffic policy', summary.externalTrafficPolicy],
     ['Session affinity', affinityText(summary.affinitySeconds)],
+    ...hashSection(routes),
     ['Health check', healthCheckText(healthCheck)],
     ['EndpointSlices', table(SLICE_COLUMNS, objects.slices)],
     ['Endpoints', withRest(table(ENDPOINT_COLUMNS, endpoints), endpoints.length, total(detail))],
@@ -74,15 +76,29 @@ export function serviceDetailText(detail: ServiceDetail, now: number, style: Sty
   return sectionsText(sections);
 }
 
+const HASHES: Readonly<Record<HashInput, string>> = {
+  'client-address': 'consistent hash of the client address',
+  'client-address-and-port': 'consistent hash of the client address and port',
+};
+
+/** All Routes of a Service are alike. An older agent reports no hash. */
+function hashSection([route]: ServiceDetail['routes']): Section[] {
+  const hash = route?.consistentHash;
+  return hash == null ? [] : [['Load balancing', HASHES[hash]]];
+}
+
 /** At least one text. */
 function annotations(objects: ServiceDetail['objects']): string[] {
-  const { annotation, ownedPortsAnnotation, portsPerPodAnnotation } = objects;
+  const { annotation, ownedPortsAnnotation, portsPerPodAnnotation, loadBalancingAnnotation } =
+    objects;
   const all = [
     ['portwide.dev/ports', annotation],
     ['portwide.dev/owned-ports', ownedPortsAnnotation],
     ['portwide.dev/ports-per-pod', portsPerPodAnnotation],
+    ['portwide.dev/load-balancing', loadBalancingAnnotation],
   ] as const;
-  const texts = all.flatMap(([name, value]) => (value === null ? [] : [safe(`${name}: ${value}`)]));
+  // An older agent does not report every annotation.
+  const texts = all.flatMap(([name, value]) => (value == null ? [] : [safe(`${name}: ${value}`)]));
   return texts.length === 0 ? [''] : texts;
 }
 

@@ -1,8 +1,16 @@
 /** Steps of a packet that a Service handles: endpoints, affinity, translation, masquerade. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
+import type { HashInput } from '../../api/load-balancing.ts';
 import type { Endpoint } from '../../endpoints/select.ts';
 import type { Route } from '../../services/route.ts';
-import { type MasqueradeReason, masqueradeOf, poolOf } from '../../traffic/first-packet.ts';
+import { SLOTS } from '../../traffic/consistent-hash.ts';
+import {
+  type HashedEndpoint,
+  hashedEndpoint,
+  type MasqueradeReason,
+  masqueradeOf,
+  poolOf,
+} from '../../traffic/first-packet.ts';
 import type { Dispatch, EndpointPool, TrafficPlan } from '../../traffic/plan.ts';
 import type { EndpointStatus } from '../api/services.ts';
 import type { TraceEndpoint, TraceStep } from '../api/trace.ts';
@@ -23,9 +31,9 @@ export interface DispatchQuestion {
 
 export function dispatchSteps(given: DispatchQuestion): PathEnd {
   const { question, context, plan, dispatch } = given;
-  const pool = poolOf(dispatch, question.client);
-  const endpoints = endpointsStep(given, pool);
-  if (pool.endpoints.length === 0) {
+  const served = poolOf(dispatch, question.client);
+  const endpoints = endpointsStep(given, served);
+  if (served.endpoints.length === 0) {
     const isDropped = dispatch.untranslatedVerdict === 'drop';
     return {
       steps: [endpoints],
@@ -38,6 +46,8 @@ export function dispatchSteps(given: DispatchQuestion): PathEnd {
     const step = translationStep(given, 'port 0 is never translated: the packet is dropped', []);
     return { steps: [endpoints, step], verdict: 'dropped', endpoints: [], uncertain: [] };
   }
+  const hashed = hashedEndpoint(plan, served, question.client, question.sourcePort);
+  const pool = hashed === undefined ? served : { ...served, endpoints: [hashed.endpoint] };
   const reasons = pool.endpoints.map((endpoint) =>
     masqueradeOf(dispatch, question.client, endpoint, context.traffic.options),
   );
@@ -55,6 +65,7 @@ export function dispatchSteps(given: DispatchQuestion): PathEnd {
     steps: [
       endpoints,
       ...affinitySteps(plan),
+      ...hashSteps(given, served, hashed),
       targetStep(given, targets),
       masqueradeStep(given, pool, reasons),
     ],
@@ -123,12 +134,41 @@ function affinitySteps({ affinitySeconds, serviceKey }: TrafficPlan): TraceStep[
   ];
 }
 
+const HASH_INPUTS: Readonly<Record<HashInput, string>> = {
+  'client-address': "the client's address selects",
+  'client-address-and-port': "the client's address and source port select",
+};
+
+/** @param hashed undefined if it is not known. */
+function hashSteps(
+  { plan: { consistentHash: input, serviceKey }, question }: DispatchQuestion,
+  { endpoints }: EndpointPool,
+  hashed: HashedEndpoint | undefined,
+): TraceStep[] {
+  if (input === undefined || endpoints.length < 2) return [];
+  const { address = '' } = question.client;
+  const client = input === 'client-address' ? address : socketAddress(address, question.sourcePort);
+  const decision =
+    hashed === undefined
+      ? `${HASH_INPUTS[input]} the endpoint`
+      : `client ${client} has slot ${hashed.slot} of ${SLOTS}, which belongs to ${endpointText(hashed.endpoint)}`;
+  return [
+    {
+      step: 'hash',
+      title: 'Consistent hashing',
+      decision,
+      object: `Service ${serviceKey}`,
+      detail: ['portwide.dev/load-balancing'],
+    },
+  ];
+}
+
 function targetStep(given: DispatchQuestion, targets: readonly TraceEndpoint[]): TraceStep {
   const texts = targets.map(({ address, port }) => socketAddress(address, port));
   const decision =
     texts.length === 1
       ? `the destination becomes ${texts[0]} (DNAT)`
-      : `the destination becomes one of ${texts.length} endpoints at random (DNAT)`;
+      : `the destination becomes one of ${texts.length} endpoints ${given.plan.consistentHash === undefined ? 'at random' : 'by hash'} (DNAT)`;
   return translationStep(given, decision, texts.length === 1 ? [] : limited(texts));
 }
 

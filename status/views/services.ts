@@ -180,7 +180,7 @@ export function serviceRoutes(
   nodeAddresses: readonly string[],
 ): RouteStatus[] {
   return routesWithPorts(inspected).flatMap(({ route, port }) => {
-    const { serviceKey, family, affinitySeconds } = route;
+    const { serviceKey, family, affinitySeconds, consistentHash = null } = route;
     const { vips, nodePort } = trafficPlan(route, allowsOwnVips(route, nodeAddresses));
     const { portName } = port;
     const common = {
@@ -188,6 +188,7 @@ export function serviceRoutes(
       portName,
       family,
       affinitySeconds,
+      consistentHash,
       portsPerPod: null,
     };
     const ofVips = vips.flatMap((plan): RouteStatus[] => {

@@ -6,7 +6,7 @@ import {
   nftablesSupport,
   nftTooOld,
 } from '../../agent/nftables-support.ts';
-import { nftCommand } from '../../nft/command.ts';
+import { NftError, nftCommand } from '../../nft/command.ts';
 import { nftFamily } from '../../nft/rule.ts';
 import { runProgram, VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { waitFor } from '../lab/wait.ts';
@@ -63,6 +63,17 @@ describe('nftables-support: nftablesSupport', () => {
       );
       assert.match(script, /daddr \. meta l4proto \. th dport vmap @service-ports/);
     }
+  });
+
+  it('reports a kernel without module nft_hash, which can serve all other Services', async () => {
+    const check = async (script: string) => {
+      if (script.includes('jhash')) throw new NftError('Error: no such file', undefined);
+    };
+    const nft = { check, run: () => Promise.reject(new Error('programs nothing')) };
+    const { families, missing, hashProblem } = await nftablesSupport(nft);
+    assert.deepEqual([families, missing.size], [['IPv4', 'IPv6'], 0]);
+    assert.match(hashProblem ?? '', /^nf_tables of this node cannot hash: .*no such file$/);
+    assert.equal((await nftablesSupport({ ...nft, check: async () => {} })).hashProblem, undefined);
   });
 
   describe('rejects, instead of reporting no support, when nft hangs', () => {

@@ -144,7 +144,7 @@ describe('owned ports: choosing the served ports', () => {
   }
 
   it('refuses them in a mode that cannot serve them', () => {
-    assert.deepEqual(refusals(owning(), { allPorts: true, modeWithoutOwnedPorts: 'ipvs' }), [
+    assert.deepEqual(refusals(owning(), { ...ALL_PORT_FEATURES, modeWithoutOwnedPorts: 'ipvs' }), [
       `OwnedPorts ${field}: mode ipvs cannot serve ports owned by pods; use mode nftables`,
     ]);
   });

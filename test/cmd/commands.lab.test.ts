@@ -7,6 +7,8 @@ import { VERSION } from '../../process/version.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 
+const HASHED = 'portwide.dev/load-balancing: consistent-hash';
+
 /** Its pods own ports; the endpoint has no ordinal. */
 const withOwnedPorts = (portsPerPod: string) =>
   SIP.replace(
@@ -240,6 +242,13 @@ describe('commands: portwide', () => {
       );
     });
 
+    it('reports an unknown way of load balancing', async () => {
+      put('a.yaml', SIP.replace('portwide.dev/ports', `${HASHED}ing\n    portwide.dev/ports`));
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 1);
+      assert.match(stdout, /load-balancing"\]: must be random, consistent-hash or /);
+    });
+
     it('warns about unknown portwide.dev/ annotations, and exits with 0', async () => {
       put('a.yaml', SIP.replace('portwide.dev/ports', 'portwide.dev/port'));
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
@@ -373,6 +382,18 @@ describe('commands: portwide', () => {
             ? stderr
             : `Service default/sip: metadata.annotations["portwide.dev/owned-ports"]: mode ${mode} cannot serve ports owned by pods; use mode nftables`,
         );
+        assert.equal(stdout.includes('10.96.0.10'), isServed, mode);
+      }
+    });
+
+    it('notes on stderr that only mode nftables hashes clients', async () => {
+      put('a.yaml', SIP.replace('portwide.dev/ports', `${HASHED}\n    portwide.dev/ports`));
+      for (const mode of ['iptables', 'ipvs', 'nftables']) {
+        const directoryAndMode = [`--manifests=${directory}`, `--proxy-mode=${mode}`];
+        const { stdout, stderr, exitCode } = await run('render', ...directoryAndMode);
+        const isServed = mode === 'nftables';
+        const refusal = `Service default/sip: metadata.annotations["portwide.dev/load-balancing"]: mode ${mode} cannot hash clients; use mode nftables`;
+        assert.deepEqual([exitCode, stderr], [0, isServed ? '' : refusal]);
         assert.equal(stdout.includes('10.96.0.10'), isServed, mode);
       }
     });

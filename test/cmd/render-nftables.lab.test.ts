@@ -67,6 +67,14 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
         annotations: ALL_PORTS,
         spec: { clusterIPs: ['10.96.0.14'], ...sticky },
       },
+      'hashed-web': {
+        annotations: { 'portwide.dev/load-balancing': 'consistent-hash-client-port' },
+        spec: { clusterIPs: vips(19), ports: [{ port: 80 }] },
+      },
+      'hashed-all': {
+        annotations: { ...ALL_PORTS, 'portwide.dev/load-balancing': 'consistent-hash' },
+        spec: { clusterIPs: vips(20) },
+      },
       dns: {
         spec: {
           type: 'NodePort',
@@ -134,6 +142,8 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
       assert.equal(answered(await lab.client.tcp(web, 80)).localPort, 8080);
       refused(await lab.client.tcp(web, 81));
       refused(await lab.client.tcp(none, 80));
+      assert.equal(answered(await lab.client.tcp(vips(19)[index] ?? '', 80)).localPort, 8080);
+      assert.equal(answered(await lab.client.udp(vips(20)[index] ?? '', 5062)).localPort, 5062);
       const owned = vips(17)[index] ?? '';
       assert.equal(answered(await lab.client.udp(owned, 20_150)).host, 'pod-2');
       assert.equal(answered(await lab.client.tcp(owned, 30_050)).host, 'pod-1');

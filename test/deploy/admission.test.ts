@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { ALL_PORT_FEATURES, portScheme } from '../../api/all-ports.ts';
 import { MAX_VALUE_LENGTH } from '../../api/ports.ts';
 import { readService } from '../../api/read-service.ts';
+import { servedPorts } from '../../services/served-ports.ts';
 import { CASES, serviceObject } from './admission-cases.ts';
 import { readObject, readObjects } from './manifests.ts';
 import { expressionTypes, judge, type PolicySpec, variablesOf } from './policy.ts';
@@ -10,6 +11,12 @@ import { expressionTypes, judge, type PolicySpec, variablesOf } from './policy.t
 const validating = readObject<{ spec: PolicySpec }>(
   'deploy/admission.yaml',
   'ValidatingAdmissionPolicy',
+  'all-ports.portwide.dev',
+);
+const loadBalancing = readObject<{ spec: PolicySpec }>(
+  'deploy/admission.yaml',
+  'ValidatingAdmissionPolicy',
+  'load-balancing.portwide.dev',
 );
 const NODE_PORTS = 'deploy/admission-node-ports.yaml';
 const NODE_PORTS_BETA = 'deploy/admission-node-ports-v1beta1.yaml';
@@ -138,6 +145,42 @@ describe('admission: owned ports', () => {
   });
 });
 
+describe('admission: load balancing', () => {
+  const annotated = (annotations: Record<string, string>, spec: object = {}) => {
+    const service = serviceObject(undefined, spec) as { metadata: object };
+    return json({ ...service, metadata: { ...service.metadata, annotations } });
+  };
+  const LOAD_BALANCING = 'portwide.dev/load-balancing';
+  const OWNED = {
+    'portwide.dev/owned-ports': '20000-20999/UDP',
+    'portwide.dev/ports-per-pod': '9',
+  };
+
+  for (const value of ['random', ' consistent-hash', 'consistent-hash-client-port', 'hash', '']) {
+    for (const annotations of [{}, { 'portwide.dev/ports': 'all' }, OWNED]) {
+      it(`policy and agent agree on ${JSON.stringify({ ...annotations, [LOAD_BALANCING]: value })}`, () => {
+        const object = annotated({ ...annotations, [LOAD_BALANCING]: value });
+        const { refusals } = servedPorts(readService(object), ALL_PORT_FEATURES);
+        assert.deepEqual(
+          judge(loadBalancing.spec, { object, oldObject: null }),
+          refusals.map(({ field, message }) => `${field}: ${message}`),
+        );
+      });
+    }
+  }
+
+  it('applies only to changes of Services with the annotation and a VIP', () => {
+    const bad = annotated({ [LOAD_BALANCING]: 'hash' });
+    const update = (oldObject: object, object: object) =>
+      judge(loadBalancing.spec, { object, oldObject });
+    assert.equal(update(bad, bad), undefined);
+    assert.equal(update(annotated({}), bad)?.length, 1);
+    assert.equal(update(bad, annotated({})), undefined);
+    const headless = annotated({ [LOAD_BALANCING]: 'hash' }, { clusterIP: 'None' });
+    assert.equal(judge(loadBalancing.spec, { object: headless, oldObject: null }), undefined);
+  });
+});
+
 describe('admission: validating policy', () => {
   it("limits the annotation to the agent's maximum length", () => {
     const isTooLong = validating.spec.variables?.find(({ name }) => name === 'isTooLong');
@@ -155,7 +198,9 @@ describe('admission: validating policy', () => {
   });
 
   it('has CEL expressions of the types that an API server requires', () => {
-    for (const [what, type] of expressionTypes(validating.spec)) {
+    for (const [what, type] of [validating, loadBalancing].flatMap(({ spec }) => [
+      ...expressionTypes(spec),
+    ])) {
       if (/^(condition|validation)/.test(what)) assert.equal(type, 'bool', what);
       if (/^message/.test(what)) assert.equal(type, 'string', what);
     }
@@ -203,12 +248,14 @@ describe('admission: validating policy', () => {
   });
 
   it('has a binding with action Deny', () => {
-    const { spec } = readObject<{ spec: object }>(
-      'deploy/admission.yaml',
-      'ValidatingAdmissionPolicyBinding',
-    );
-    const { name } = validating.metadata;
-    assert.deepEqual(spec, { policyName: name, validationActions: ['Deny'] });
+    for (const { name } of [validating.metadata, loadBalancing.metadata]) {
+      const { spec } = readObject<{ spec: object }>(
+        'deploy/admission.yaml',
+        'ValidatingAdmissionPolicyBinding',
+        name,
+      );
+      assert.deepEqual(spec, { policyName: name, validationActions: ['Deny'] });
+    }
   });
 });
 

@@ -333,7 +333,7 @@ describe('chart: every object', () => {
       dashboard: { enabled: true },
     });
     const ofKubernetes = objects.filter(({ kind }) => kind !== 'ServiceMonitor');
-    assert.equal(ofKubernetes.length, 23);
+    assert.equal(ofKubernetes.length, 25);
     for (const object of ofKubernetes) assert.deepEqual(await schemaFaults(object), []);
   });
 

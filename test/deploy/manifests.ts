@@ -31,9 +31,11 @@ export function readObjects(path: string): RawObject[] {
   });
 }
 
-/** The only object of this kind in a file. */
-export function readObject<T>(path: string, kind: string): RawObject & T {
-  const [object, ...rest] = readObjects(path).filter((each) => each.kind === kind);
+/** The only object of this kind in a file. @param name undefined: of any name. */
+export function readObject<T>(path: string, kind: string, name?: string): RawObject & T {
+  const [object, ...rest] = readObjects(path).filter(
+    (each) => each.kind === kind && (name === undefined || each.metadata.name === name),
+  );
   if (object === undefined || rest.length > 0)
     throw new Error(`${path}: expected exactly one ${kind}`);
   return object as RawObject & T;

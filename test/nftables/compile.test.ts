@@ -5,6 +5,7 @@ import { withJumpTargets } from '../../nftables/chains.ts';
 import { compileNftPlan, type VipSharing } from '../../nftables/compile.ts';
 import type { NftPlanOptions } from '../../nftables/plan.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
+import { SLOTS } from '../../traffic/consistent-hash.ts';
 import { trafficPlan } from '../../traffic/plan.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';
@@ -71,6 +72,33 @@ describe('compile: elements and chains of a Route', () => {
         ],
       },
     });
+  });
+
+  it('compiles consistent hashing to slots, and a single endpoint to one element', () => {
+    const hashed = compiled(route({ consistentHash: 'client-address' }, PODS));
+    const chain = 'internal-port-hash-client';
+    assert.deepEqual(hashed['service-ports'], [`${VIP} . tcp . 80 : goto ${chain}`]);
+    assert.equal(hashed.endpoints?.length, SLOTS);
+    assert.equal(hashed['hairpin-connections']?.length, 2);
+    assert.deepEqual(hashed.chains[chain]?.slice(1), [
+      'dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr mod 1021 seed 0x706f7274 map @endpoints',
+      'dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 1 offset 0 map @endpoints',
+    ]);
+    const single = compiled(route({ consistentHash: 'client-address' }, PODS.slice(0, 1)));
+    assert.deepEqual(single, compiled(route({}, PODS.slice(0, 1))));
+  });
+
+  it('hashes the client port too, with slots of their own for externalTrafficPolicy Local', () => {
+    const fields = { consistentHash: 'client-address-and-port', match: ALL } as const;
+    const local = PODS.map((address) => ({ address, port: undefined }));
+    const of = onlyLb({ ...fields, externalLocal: true, localEndpoints: local }, PODS);
+    const { chains, 'endpoint-ips': endpoints } = compiled(of);
+    assert.equal(endpoints?.length, 2 * SLOTS);
+    const name = 'external-local-ip-hash-client-port-ip-hash-client-port-local';
+    assert.equal(
+      chains[name]?.[2],
+      'dnat to ip daddr . jhash ip saddr . th sport mod 1021 seed 0x706f7274 offset 1048576 map @endpoint-ips',
+    );
   });
 
   it('masquerades hairpins of endpoints on other nodes only with externalTrafficPolicy Local', () => {

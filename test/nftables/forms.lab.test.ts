@@ -19,12 +19,12 @@ function rulesOnly(state: Readonly<Record<string, readonly string[]>>) {
     ]);
 }
 
-/** nft may choose other registers for the data of an update, as long as they are contiguous. */
+/** nft may choose other registers for the input of a hash and the data of an update, as long as they are contiguous. */
 function withRelativeRegisters(rule: string): string {
-  const data = /dynset 4=\w+ 5=(\w+)/.exec(rule)?.[1];
+  const data = /dynset 4=\w+ 5=(\w+)|hash 1=(\w+)/.exec(rule)?.slice(1).find(Boolean);
   if (data === undefined) return rule;
   const first = word(data);
-  return rule.replaceAll(/(?<=(?:payload|meta|ct) 1=|dynset 4=\w+ 5=)\w+/g, (register) =>
+  return rule.replaceAll(/(?<=(?:payload|meta|ct|hash) 1=|dynset 4=\w+ 5=)\w+/g, (register) =>
     word(register) < first ? register : `data + ${word(register) - first}`,
   );
 }

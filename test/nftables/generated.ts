@@ -47,6 +47,9 @@ export const change: fc.Arbitrary<ClusterChange> = fc
     const { upsert } = step;
     if (upsert.kind === 'EndpointSlice') return { upsert: withOrdinals(upsert, ordinals) };
     if (upsert.kind !== 'Service') return step;
+    // Few Services are hashed, because slots take time. Drawing a number for it would change all other clusters.
+    const hash = cidrs?.length === 3 ? 'consistent-hash' : 'consistent-hash-client-port';
+    const isHashed = ownership === undefined && (cidrs?.length ?? 0) >= 3;
     const isWide = upsert.portsAnnotation?.includes('-') === true;
     return {
       upsert: {
@@ -54,6 +57,7 @@ export const change: fc.Arbitrary<ClusterChange> = fc
         ...(isWide && portsAnnotation !== undefined ? { portsAnnotation } : {}),
         ...(ownership === undefined ? {} : { ...ownership, externalIPs: [] }),
         ...(cidrs === undefined ? {} : { loadBalancerSourceRanges: cidrs }),
+        ...(isHashed ? { loadBalancingAnnotation: hash } : {}),
       },
     };
   });

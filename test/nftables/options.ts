@@ -40,7 +40,15 @@ export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOption
 
 /** A selection from two endpoints of an ordinary VIP. */
 function selection(fields: Partial<EndpointSelection> = {}): EndpointSelection {
-  return { kind: 'port', count: 2, isLocal: false, slot: 0, hasAffinity: false, ...fields };
+  return {
+    kind: 'port',
+    count: 2,
+    isLocal: false,
+    slot: 0,
+    hasAffinity: false,
+    hash: undefined,
+    ...fields,
+  };
 }
 
 /** Chains of all kinds, static chains first. @param withAffinity whether to include chains for session affinity. */
@@ -68,6 +76,10 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
         for (const by of ['port', 'ranges', 'all'] as const) {
           some.push(sourceRangesChain(selectionChain(cluster, 'all', options), by, options));
         }
+      }
+      for (const hash of ['client-address', 'client-address-and-port'] as const) {
+        const [cluster, local] = [false, true].map((isLocal) => selection({ kind, hash, isLocal }));
+        some.push(localPolicyChain(cluster, local, options));
       }
       if (kind === 'ip')
         some.push(selectionChain(selection({ kind, hasAffinity, slot: 3 }), 'node', options));

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import type { MapElement } from '../../nftables/element.ts';
 import { NftPlan, type NftPlanOptions, type PlanDiff } from '../../nftables/plan.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
+import { slotTable } from '../../traffic/consistent-hash.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';
 import { modeOptions } from './options.ts';
@@ -98,6 +99,37 @@ describe('plan: diffs of map elements', () => {
       chains: [],
       deletes: [`endpoints: ${VIP} . tcp . 80 . 1 : ${B} . 8080`],
       adds: [`endpoints: ${VIP} . tcp . 80 . 1 : ${C} . 8080`, `hairpin-connections: ${C} . ${C}`],
+      cleanup: [`hairpin-connections: ${B} . ${B}`],
+    });
+  });
+
+  it('rewrites only the slots that change when an endpoint of a hashed Route goes', () => {
+    const hashed = (addresses: readonly string[]) =>
+      route({ consistentHash: 'client-address' }, addresses);
+    const plan = appliedPlan(hashed([A, B, C]));
+    const [before, after] = [
+      [A, B, C],
+      [A, C],
+    ].map((addresses) =>
+      slotTable(
+        'default/web',
+        addresses.map((address) => ({ address, port: 8080 })),
+      ),
+    );
+    const changed = [...(after?.entries() ?? [])].filter(
+      ([slot, { address }]) => before?.[slot]?.address !== address,
+    );
+    const elements = (table: typeof before) =>
+      changed
+        .map(
+          ([slot]) => `endpoints: ${VIP} . tcp . 80 . ${slot} : ${table?.[slot]?.address} . 8080`,
+        )
+        .sort();
+    assert.ok(changed.length > 330 && changed.length < 370, String(changed.length));
+    assert.deepEqual(nextDiff(plan, [hashed([A, C])]), {
+      chains: [],
+      deletes: elements(before),
+      adds: elements(after),
       cleanup: [`hairpin-connections: ${B} . ${B}`],
     });
   });

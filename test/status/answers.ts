@@ -165,6 +165,7 @@ function route(fields: Partial<RouteStatus> = {}): RouteStatus {
     otherwise: null,
     sourceRanges: null,
     affinitySeconds: 0,
+    consistentHash: null,
     ...fields,
   };
 }
@@ -263,6 +264,7 @@ export const DETAIL: ServiceDetail = {
     annotation: '80/TCP',
     ownedPortsAnnotation: null,
     portsPerPodAnnotation: null,
+    loadBalancingAnnotation: null,
     allPorts: null,
     slices: [{ name: 'web-1', family: 'IPv4', endpoints: 1, ports: ['http 8080/TCP'] }],
   },

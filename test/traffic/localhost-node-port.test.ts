@@ -17,6 +17,17 @@ describe('localhost-node-port: node ports on localhost', () => {
     ]);
   });
 
+  it('returns the endpoint of the loopback address if client addresses are hashed', () => {
+    const addresses = ['10.0.0.1', '10.0.0.2', '10.0.0.3'];
+    const hashed = served({ consistentHash: 'client-address' }, addresses)?.endpoints;
+    assert.equal(hashed?.length, 1);
+    const others = addresses.filter((address) => address !== hashed?.[0]?.address);
+    const rest = [hashed?.[0]?.address ?? '', ...others.slice(1)].sort();
+    assert.deepEqual(served({ consistentHash: 'client-address' }, rest)?.endpoints, hashed);
+    const byPort = served({ consistentHash: 'client-address-and-port' }, addresses);
+    assert.equal(byPort?.endpoints.length, 3);
+  });
+
   it('returns only endpoints of this node with externalTrafficPolicy Local', () => {
     const own = { address: '10.0.0.2', port: 8080 };
     const local = { externalLocal: true, localEndpoints: [own] };

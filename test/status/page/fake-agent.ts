@@ -182,6 +182,7 @@ function fakeRoute(fields: Partial<RouteStatus> = {}): RouteStatus {
     otherwise: 'reject',
     sourceRanges: null,
     affinitySeconds: 10_800,
+    consistentHash: null,
     ...fields,
   };
 }
@@ -224,6 +225,7 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       annotation: 'all',
       ownedPortsAnnotation: null,
       portsPerPodAnnotation: null,
+      loadBalancingAnnotation: null,
       allPorts: null,
       slices: [{ name: 'media-1', family: 'IPv4', endpoints: 7, ports: ['all/TCP'] }],
     },

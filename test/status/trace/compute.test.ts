@@ -258,6 +258,51 @@ describe('steps of a computed path', () => {
     );
   });
 
+  it('consistent hashing: names the one endpoint of a known client', async () => {
+    const table = webTable({ loadBalancingAnnotation: 'consistent-hash' });
+    const known = await pathTo('from=192.0.2.50&to=10.96.0.10&port=80', table);
+    const [only] = known.endpoints;
+    assert.equal(known.endpoints.length, 1);
+    const { decision = '' } = known.step('hash') ?? {};
+    assert.match(
+      decision,
+      /^client 192\.0\.2\.50 has slot \d+ of 1021, which belongs to 10\.244\.\d\.1:8080$/,
+    );
+    assert.ok(decision.endsWith(`${only?.address}:8080`), decision);
+    const reached = await Promise.all(
+      Array.from({ length: 20 }, async (_, host) => {
+        const { endpoints } = await pathTo(`from=192.0.2.${host + 1}&to=10.96.0.10&port=80`, table);
+        return endpoints.map(({ address }) => address).join();
+      }),
+    );
+    assert.deepEqual(new Set(reached), new Set(['10.244.0.1', '10.244.1.1']));
+  });
+
+  it('consistent hashing: names all endpoints if the address or the source port is not known', async () => {
+    const byPort = webTable({ loadBalancingAnnotation: 'consistent-hash-client-port' });
+    const query = 'from=192.0.2.50&to=10.96.0.10&port=80';
+    for (const [path, decision] of [
+      [await pathTo(query, byPort), "the client's address and source port select the endpoint"],
+      [
+        await pathTo(
+          'from=external&to=10.96.0.10&port=80',
+          webTable({ loadBalancingAnnotation: 'consistent-hash' }),
+        ),
+        "the client's address selects the endpoint",
+      ],
+    ] as const) {
+      assert.equal(path.endpoints.length, 2);
+      assert.equal(path.step('hash')?.decision, decision);
+      assert.equal(
+        path.step('translation')?.decision,
+        'the destination becomes one of 2 endpoints by hash (DNAT)',
+      );
+    }
+    const { endpoints, step } = await pathTo(`${query}&sourcePort=4711`, byPort);
+    assert.equal(endpoints.length, 1);
+    assert.match(step('hash')?.decision ?? '', /^client 192\.0\.2\.50:4711 has slot /);
+  });
+
   it('a source outside the ranges is dropped; an unknown source makes the result uncertain', async () => {
     const table = webTable({
       type: 'LoadBalancer',
