@@ -27,7 +27,8 @@ describe('man pages', () => {
     const { stdout } = await readPage(page);
     assert.match(stdout, /^PORTWIDE-TRACE\(1\) +User Commands/);
     assert.match(stdout, /portwide 1\.2\.3 +2023-11-14/);
-    assert.match(stdout, /^OPTIONS\n +--port <port>\n/m);
+    assert.match(stdout, /^OPTIONS\n +-/m);
+    assert.match(stdout, /^ +--port <port>$/m);
     assert.match(stdout, /^EXIT STATUS\n +0 {2}the connection reaches/m);
     assert.match(stdout, /^ +portwide trace 10\.244\.1\.7 default\/web$/m);
     assert.match(page, /choices: \\\(dqjson/);
