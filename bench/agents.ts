@@ -156,7 +156,8 @@ export async function withTlsApiServer<Result>(
     const tls = pemOf(await authority.issue('kube-apiserver', ['IP:127.0.0.1']));
     const useWithKubeconfig = (node: NodeWithApiServer) => {
       const server = `https://127.0.0.1:${node.double.port}`;
-      writeFileSync(join(directory, 'kubeconfig'), kubeconfig(server, authority.cert));
+      const text = kubeconfig(server, { 'certificate-authority': authority.cert });
+      writeFileSync(join(directory, 'kubeconfig'), text);
       return use(node, directory);
     };
     return await withApiServer(objects, useWithKubeconfig, { tls });
@@ -166,13 +167,16 @@ export async function withTlsApiServer<Result>(
   }
 }
 
-/** @param ca file with the CA certificate; undefined for a server without TLS. */
-export function kubeconfig(server: string, ca?: string): string {
+/**
+ * @param cluster fields of the cluster besides its server, such as `certificate-authority`
+ * @param user credentials
+ */
+export function kubeconfig(server: string, cluster: object = {}, user: object = {}): string {
   return JSON.stringify({
     apiVersion: 'v1',
     kind: 'Config',
-    clusters: [{ name: 'bench', cluster: { server, ...(ca && { 'certificate-authority': ca }) } }],
-    users: [{ name: 'bench', user: {} }],
+    clusters: [{ name: 'bench', cluster: { server, ...cluster } }],
+    users: [{ name: 'bench', user }],
     contexts: [{ name: 'bench', context: { cluster: 'bench', user: 'bench' } }],
     'current-context': 'bench',
   });

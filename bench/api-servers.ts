@@ -3,14 +3,17 @@
  * the node's network namespace.
  */
 import { generateKeyPairSync } from 'node:crypto';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { execa } from 'execa';
 import { RemoteDouble } from '../test/api-server/remote.ts';
 import type { Manifest } from '../test/e2e/manifests.ts';
-import type { runIn } from '../test/lab/processes.ts';
+import { runIn } from '../test/lab/processes.ts';
+import { kubeconfig } from './agents.ts';
+import { type Network, withNetwork } from './network.ts';
 
 type Spawn = ReturnType<typeof runIn>['spawn'];
 
@@ -38,8 +41,51 @@ export async function apiServerVersion(): Promise<string> {
   return `kube-apiserver ${stdout.replace('Kubernetes ', '')}`;
 }
 
+/** A node with an API server, and what runs on it. */
+export interface ServedNode {
+  readonly network: Network;
+  readonly server: ApiServer;
+  readonly spawn: Spawn;
+  /** For files of a program; empty. */
+  readonly directory: string;
+}
+
+/** Calls `use` with a node whose API server has the given objects. */
+export async function withServedNode<Result>(
+  objects: readonly Manifest[],
+  use: (node: ServedNode) => Promise<Result>,
+): Promise<Result> {
+  const root = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
+  try {
+    return await withNetwork(async (network) => {
+      const { spawn, stop } = runIn('node', network.node);
+      try {
+        const server = await startApiServer(spawn, root);
+        for (let at = 0; at < objects.length; at += BATCH_SIZE) {
+          await server.put(...objects.slice(at, at + BATCH_SIZE));
+        }
+        const directory = join(root, 'program');
+        mkdirSync(directory);
+        return await use({ network, server, spawn, directory });
+      } finally {
+        // Commands of a killed program would continue without it.
+        await killAll(network.node);
+        await stop();
+      }
+    });
+  } finally {
+    rmSync(root, { recursive: true });
+  }
+}
+
+/** Kills all processes of a namespace. */
+async function killAll(namespace: string): Promise<void> {
+  const { stdout } = await execa('ip', ['netns', 'pids', namespace]);
+  await execa('kill', ['-9', ...stdout.split('\n')], { reject: false });
+}
+
 /** @param directory for files, which the caller removes */
-export async function startApiServer(spawn: Spawn, directory: string): Promise<ApiServer> {
+async function startApiServer(spawn: Spawn, directory: string): Promise<ApiServer> {
   const { KUBE_BIN: bin } = process.env;
   const access = join(directory, 'kubeconfig');
   if (bin === undefined) {
@@ -53,15 +99,8 @@ export async function startApiServer(spawn: Spawn, directory: string): Promise<A
     };
   }
   startPrograms(spawn, bin, directory);
-  writeFileSync(access, kubeconfig(SERVER));
+  writeFileSync(access, kubeconfig(SERVER, { 'insecure-skip-tls-verify': true }, { token: TOKEN }));
   return { kubeconfig: access, put: await startWriter(spawn) };
-}
-
-/** Creates or replaces many objects. */
-export async function putAll(server: ApiServer, objects: readonly Manifest[]): Promise<void> {
-  for (let at = 0; at < objects.length; at += BATCH_SIZE) {
-    await server.put(...objects.slice(at, at + BATCH_SIZE));
-  }
 }
 
 function startPrograms(spawn: Spawn, bin: string, directory: string): void {
@@ -118,16 +157,4 @@ async function startWriter(spawn: Spawn): Promise<ApiServer['put']> {
     last = last.then(answer);
     return last;
   };
-}
-
-function kubeconfig(server: string): string {
-  const cluster = { server, ...(server === SERVER && { 'insecure-skip-tls-verify': true }) };
-  return JSON.stringify({
-    apiVersion: 'v1',
-    kind: 'Config',
-    clusters: [{ name: 'bench', cluster }],
-    users: [{ name: 'bench', user: server === SERVER ? { token: TOKEN } : {} }],
-    contexts: [{ name: 'bench', context: { cluster: 'bench', user: 'bench' } }],
-    'current-context': 'bench',
-  });
 }

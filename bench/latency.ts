@@ -4,18 +4,14 @@
  * cluster.
  */
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { runIn } from '../test/lab/processes.ts';
 import { Random } from '../test/random.ts';
 import { clusterObjects } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
-import { type ApiServer, apiServerVersion, putAll, startApiServer } from './api-servers.ts';
+import { type ApiServer, apiServerVersion, withServedNode } from './api-servers.ts';
 import { spareAddress, TARGET_PORT } from './cluster.ts';
 import { numberFlag, printHead, repeat, runBench, runsFlag, servicesFlag } from './harness.ts';
-import { withNetwork } from './network.ts';
 import { serviceTarget } from './packets.ts';
 import { cpuSeconds } from './processes.ts';
 import { kubeProxyVersion, type Program, programsFlag, WHERE } from './programs.ts';
@@ -78,38 +74,29 @@ await runBench({
   },
 });
 
-async function measure(program: Program, { services, changes }: Sizes) {
-  const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
-  try {
-    return await withNetwork(async (network) => {
-      const [node, endpoints] = [
-        runIn('node', network.node),
-        runIn('endpoints', network.endpoints),
-      ];
-      try {
-        const listener = endpoints.spawn(process.execPath, ['-e', LISTENER]);
-        if (listener.stdout === null) throw new Error('the listener did not start');
-        await once(listener.stdout, 'data');
-        const server = await startApiServer(node.spawn, directory);
-        await putAll(server, [...clusterObjects(services)]);
-        const { path, args, env } = program.command(server.kubeconfig, directory);
-        const { pid } = node.spawn(path, args, { ...(env && { env }) });
-        if (pid === undefined) throw new Error(`${path} did not start`);
-        return await withReach(
-          network,
-          async (reached) => {
-            await reached(serviceTarget(services - 1));
-            return await measureChanges({ pid, reached, server }, { services, changes });
-          },
-          'accepted',
-        );
-      } finally {
-        await Promise.all([node.stop(), endpoints.stop()]);
-      }
-    });
-  } finally {
-    rmSync(directory, { recursive: true });
-  }
+function measure(program: Program, { services, changes }: Sizes) {
+  return withServedNode([...clusterObjects(services)], async (node) => {
+    const { network, server, spawn, directory } = node;
+    const endpoints = runIn('endpoints', network.endpoints);
+    try {
+      const listener = endpoints.spawn(process.execPath, ['-e', LISTENER]);
+      if (listener.stdout === null) throw new Error('the listener did not start');
+      await once(listener.stdout, 'data');
+      const { path, args, env } = program.command(server.kubeconfig, directory);
+      const { pid } = spawn(path, args, { ...(env && { env }) });
+      if (pid === undefined) throw new Error(`${path} did not start`);
+      return await withReach(
+        network,
+        async (reached) => {
+          await reached(serviceTarget(services - 1));
+          return await measureChanges({ pid, reached, server }, { services, changes });
+        },
+        'accepted',
+      );
+    } finally {
+      await endpoints.stop();
+    }
+  });
 }
 
 interface Subject {

@@ -1,14 +1,9 @@
 /** Measures a whole program from outside: its start, changes, new connections, CPU and memory. */
-import { mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { execa } from 'execa';
-import { runIn } from '../test/lab/processes.ts';
+import type { Manifest } from '../test/e2e/manifests.ts';
 import { type AgentRun, clusterObjects, measureProcess } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
-import { type ApiServer, putAll, startApiServer } from './api-servers.ts';
-import { type Network, withNetwork } from './network.ts';
+import { type ServedNode, withServedNode } from './api-servers.ts';
 import {
   collect,
   connectBare,
@@ -40,56 +35,38 @@ export async function measureProgram(
   program: Program,
   services: number,
 ): Promise<ProgramRun | null> {
-  const directory = mkdtempSync(join(tmpdir(), 'portwide-bench-'));
   try {
-    return await withNetwork(async (network) => {
-      const { spawn, stop } = runIn('node', network.node);
-      try {
-        const server = await startApiServer(spawn, directory);
-        await fill(server, services);
-        const own = join(directory, 'program');
-        mkdirSync(own);
-        const { path, args, env } = program.command(server.kubeconfig, own);
-        const start = () => spawn(path, args, { ...(env && { env }) });
-        return await measureOn(network, server, services, start);
-      } finally {
-        await killAll(network.node);
-        await stop();
-      }
-    });
+    return await withServedNode(objectsOf(services), (node) => measureOn(node, program, services));
   } catch (error) {
     if (error instanceof TimedOut) return null;
     throw error;
-  } finally {
-    rmSync(directory, { recursive: true });
   }
 }
 
 /**
- * Creates the other object of each change in advance, so that each change is one object. An added Service already has its
+ * The other object of each change exists in advance, so that each change is one object. An added Service already has its
  * EndpointSlice. A Service whose endpoints are replaced starts with an unreachable endpoint.
  */
-async function fill(server: ApiServer, services: number): Promise<void> {
+function objectsOf(services: number): Manifest[] {
   const slicesOfAdded = numbers(services).map((index) => apiObjects(index)[1]);
   const unreachable = numbers(services + CHANGES).flatMap((index) => {
     const [service, slice] = apiObjects(index);
     return [service, { ...slice, endpoints: [{ addresses: [NOWHERE] }] }];
   });
-  const objects = [...clusterObjects(services), ...slicesOfAdded, ...unreachable];
-  await putAll(server, objects);
+  return [...clusterObjects(services), ...slicesOfAdded, ...unreachable];
 }
 
 function measureOn(
-  network: Network,
-  server: ApiServer,
+  { network, server, spawn, directory }: ServedNode,
+  program: Program,
   services: number,
-  start: () => ReturnType<ReturnType<typeof runIn>['spawn']>,
 ): Promise<ProgramRun> {
+  const { path, args, env } = program.command(server.kubeconfig, directory);
   return withReach(network, async (reached) => {
     const packets = noTimes();
     collect(packets, await connectBare(network), medians);
     const began = now();
-    const child = start();
+    const child = spawn(path, args, { ...(env && { env }) });
     if (child.pid === undefined) throw new Error('the program did not start');
     const ended = child.then(() => {
       throw new Error('the program has ended');
@@ -123,10 +100,4 @@ function measureOn(
 /** Numbers of the Services that a kind of change is made to. */
 function numbers(from: number): number[] {
   return Array.from({ length: CHANGES }, (_, round) => from + round);
-}
-
-/** Kills all processes of a namespace: commands of a killed program would continue without it. */
-async function killAll(namespace: string): Promise<void> {
-  const { stdout } = await execa('ip', ['netns', 'pids', namespace]);
-  await execa('kill', ['-9', ...stdout.split('\n')], { reject: false });
 }
