@@ -93,7 +93,8 @@ function assertComputed(
 const QUIET_MS = 3000;
 
 /**
- * Connects from every kind of client to each target at once, and compares the results with the computed paths.
+ * Connects from every kind of client to each target at once, and compares the results with the computed paths. These
+ * are computed before, one after the other: an agent on a slow machine does not answer so many requests at once in time.
  * @param trace `GET /api/v1/trace`
  * @returns the computed verdicts.
  */
@@ -117,11 +118,14 @@ export async function compareWithPackets(
     [lab.node, lab.node.addresses[family][0]] as const,
   ];
   const verdicts = new Set<TraceVerdict>();
-  const connections: Promise<void>[] = [];
-  const connect = async (host: Host, from: string, to: string, port: number) => {
-    const [computed] = await trace({ from, to, port });
-    assert.ok(computed);
-    verdicts.add(computed.verdict);
+  const connections: (() => Promise<void>)[] = [];
+  const connect = async (
+    host: Host,
+    from: string,
+    to: string,
+    port: number,
+    computed: ComputedTrace,
+  ) => {
     const isNode = host === lab.node;
     const own = localPort();
     const outcome = await host.tcp(to, port, {
@@ -133,8 +137,13 @@ export async function compareWithPackets(
     assertComputed(computed, outcome, isNode ? undefined : from, text);
   };
   for (const [host, from = ''] of clients) {
-    for (const [to, port] of targets) connections.push(connect(host, from, to, port));
+    for (const [to, port] of targets) {
+      const [computed] = await trace({ from, to, port });
+      assert.ok(computed);
+      verdicts.add(computed.verdict);
+      connections.push(() => connect(host, from, to, port, computed));
+    }
   }
-  await Promise.all(connections);
+  await Promise.all(connections.map((connection) => connection()));
   return verdicts;
 }
