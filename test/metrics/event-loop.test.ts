@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { execa } from 'execa';
 import { watchEventLoop } from '../../metrics/event-loop.ts';
 import { waitFor } from '../lab/wait.ts';
 
@@ -20,5 +21,28 @@ describe('event-loop: watchEventLoop()', () => {
     } finally {
       stop();
     }
+  });
+
+  it('wakes an idle process up at most 40 times a second, with the metrics of the process', async () => {
+    const module = (name: string) =>
+      JSON.stringify(new URL(`../../metrics/${name}`, import.meta.url));
+    const { stdout } = await execa(process.execPath, [
+      '--input-type=module',
+      '--eval',
+      `import { createRegistry } from ${module('define.ts')};
+       import { watchEventLoop } from ${module('event-loop.ts')};
+       createRegistry();
+       const switches = () => process.resourceUsage().voluntaryContextSwitches;
+       let [reports, before, started] = [0, 0, 0];
+       watchEventLoop(() => {
+         reports += 1;
+         if (reports === 1) [before, started] = [switches(), performance.now()];
+         if (reports < 4) return;
+         console.log((switches() - before) / ((performance.now() - started) / 1000));
+         process.exit();
+       });
+       setInterval(() => {}, 60_000);`,
+    ]);
+    assert.ok(Number(stdout) <= 40, stdout);
   });
 });
