@@ -60,7 +60,7 @@ const MAX_INTERVAL_MS = 30_000;
 /** The second sample has the first rates, for which a client waits. */
 const FIRST_INTERVAL_MS = 1000;
 /** Share of a core that dumps may take, as long as the longest interval allows. */
-const CPU_SHARE = 0.005;
+const CPU_SHARE = 0.003;
 
 /** What is measured, and when. */
 export interface TrafficView {
