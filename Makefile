@@ -105,6 +105,7 @@ bench: setup
 	@node bench/dns-memory.ts --quick
 	@node bench/policy.ts
 	@node bench/status.ts --quick
+	@node bench/page.ts --quick
 	@node bench/latency.ts
 	@node bench/compare.ts
 
