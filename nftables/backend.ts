@@ -433,13 +433,20 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Deletes stale dispatch elements, then stale lookup elements. @returns the number of deleted elements. */
+  /**
+   * Deletes stale dispatch elements, then stale lookup elements. Packets reach slices only by `owned-addresses`, and a packet
+   * must not find some slices of a deleted Service only, so the addresses go first.
+   * @returns the number of deleted elements.
+   */
   async #removeStaleElements(kernel: KernelElements): Promise<number> {
     const stale = [...kernel.stale(this.family)];
-    for (const isDispatch of [true, false]) {
-      const elements = stale.filter(({ map }) => isDispatchMap(map) === isDispatch);
-      await this.#transactInParts('delete', elements);
-    }
+    const phaseOf = ({ map }: MapElement) => {
+      if (isDispatchMap(map)) return 'dispatch';
+      return map === 'owned-addresses' ? 'addresses' : 'lookups';
+    };
+    const phases = Map.groupBy(stale, phaseOf);
+    for (const phase of ['dispatch', 'addresses', 'lookups'] as const)
+      await this.#transactInParts('delete', phases.get(phase) ?? []);
     return stale.length;
   }
 }

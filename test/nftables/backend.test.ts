@@ -336,11 +336,19 @@ describe('backend: mode nftables', () => {
     await backend.apply(true);
     assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
     assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
-    fake.log = [];
-    backend.update([], [media.id]);
-    await backend.apply(false);
-    assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
-    assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
+    for (const isFull of [false, true]) {
+      backend.update([media], []);
+      await backend.apply(true);
+      fake.log = [];
+      backend.update([], [media.id]);
+      await backend.apply(isFull);
+      assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
+      assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
+      const deletions = fake.log.filter((line) => /delete (owned-addresses|udp-owner)/.test(line));
+      const lastAddresses = deletions.findLastIndex((line) => line.includes('owned-addresses'));
+      const firstSlices = deletions.findIndex((line) => line.includes('udp-owner'));
+      assert.ok(lastAddresses <= firstSlices, `packets find no slices any longer: ${deletions}`);
+    }
   });
 
   it('warns when unknown objects cannot be removed, and counts the failure', async () => {
