@@ -84,8 +84,8 @@ export async function compareServiceElements(
       : probes(map, own, [...desired.values()]);
     const isUnexpected = (element: MapElement) =>
       !desired.has(elementId(element)) && !ofOthers.has(elementId(element));
-    const isRead = own.length + probed.length <= MAX_SINGLE_READS;
-    if (isIntervalMap(map) ? own.length > 0 : !isRead) {
+    const isFew = own.length + probed.length <= MAX_SINGLE_READS;
+    if (isIntervalMap(map) ? own.length > 0 : !isFew) {
       const kernel = await KernelElements.readExisting(tables, [map]);
       for (const element of own) {
         const [state, data = ''] = kernel.take(element);

@@ -251,6 +251,7 @@ describe('life cycle of an agent on nftables', () => {
       for (const family of ['ip', 'ip6']) {
         await nft(
           `add chain ${family} portwide internal-port-2;
+           flush chain ${family} portwide internal-port-2;
            add chain ${family} portwide foreign { type filter hook input priority 0; };
            add rule ${family} portwide foreign jump internal-port-2`,
         );
