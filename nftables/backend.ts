@@ -4,11 +4,7 @@
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey, Protocol } from '../api/objects.ts';
-import {
-  type NftElementChange,
-  type NftOperation,
-  NftRefusedError,
-} from '../netlink/nftables/tables.ts';
+import { type NftElementChange, NftRefusedError } from '../netlink/nftables/tables.ts';
 import { type NftCommand, NftError } from '../nft/command.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
@@ -32,6 +28,7 @@ import {
   staleAffinityDeletions,
 } from './affinity-cleanup.ts';
 import type { NftChain } from './chains.ts';
+import { commitDispatch } from './commit-dispatch.ts';
 import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import type { MapElement } from './element.ts';
@@ -273,11 +270,11 @@ export class NftBackend implements Backend {
     let written = repaired;
     let writing = Promise.resolve();
     // Build the next transaction while the kernel processes this one.
-    const write = async (pending: PendingChanges, fills: readonly NftOperation[] = []) => {
+    const write = async (pending: PendingChanges) => {
       written += pending.size;
       const changes = pending.take();
       await writing;
-      writing = this.#tables.transact([...fills, ...changes]);
+      writing = this.#tables.transact(changes);
       // The next `await writing` throws the error; avoid an unhandled rejection until then.
       writing.catch(() => {});
     };
@@ -319,10 +316,10 @@ export class NftBackend implements Backend {
     await writing;
     const staticNames = new Set(staticServiceChains(this.#options).map(({ name }) => name));
     const isInUse = ({ name }: NftChain) => staticNames.has(name) && chainsBefore.has(name);
-    await this.#tables.transact(chainRuleOperations(chains.filter((chain) => !isInUse(chain))));
     this.#removeOverlapping(dispatch, kernel);
-    await write(dispatch, chainRuleOperations(chains.filter(isInUse)));
-    await writing;
+    written += dispatch.size;
+    const changes = dispatch.take();
+    written += await commitDispatch(this.#tables, chains, isInUse, changes, kernel, this.family);
     this.#elementCounts = elementCounts;
     written += await this.#removeStaleElements(kernel);
     if (!(await this.#removeUnknownObjects())) {
@@ -436,13 +433,20 @@ export class NftBackend implements Backend {
     }
   }
 
-  /** Deletes stale dispatch elements, then stale lookup elements. @returns the number of deleted elements. */
+  /**
+   * Deletes stale dispatch elements, then stale lookup elements. Packets reach slices only by `owned-addresses`, and a packet
+   * must not find some slices of a deleted Service only, so the addresses go first.
+   * @returns the number of deleted elements.
+   */
   async #removeStaleElements(kernel: KernelElements): Promise<number> {
     const stale = [...kernel.stale(this.family)];
-    for (const isDispatch of [true, false]) {
-      const elements = stale.filter(({ map }) => isDispatchMap(map) === isDispatch);
-      await this.#transactInParts('delete', elements);
-    }
+    const phaseOf = ({ map }: MapElement) => {
+      if (isDispatchMap(map)) return 'dispatch';
+      return map === 'owned-addresses' ? 'addresses' : 'lookups';
+    };
+    const phases = Map.groupBy(stale, phaseOf);
+    for (const phase of ['dispatch', 'addresses', 'lookups'] as const)
+      await this.#transactInParts('delete', phases.get(phase) ?? []);
     return stale.length;
   }
 }

@@ -2,6 +2,7 @@
 import type { IpFamily, ObjectKey } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import { elementKeyText, hasSameData } from '../nft/element.ts';
+import { portField } from '../nft/keys.ts';
 import type { NftReader } from '../nft/table.ts';
 import type { ComparedState } from '../proxier/compared-object.ts';
 import { type Route, vipsOf } from '../services/route.ts';
@@ -11,6 +12,8 @@ import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { isIntervalMap } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import {
+  EXACT_SIZES,
+  exactMap,
   fieldWidth,
   isDispatchMap,
   isExactMap,
@@ -38,7 +41,7 @@ export type ElementAdder = (
 
 /**
  * Compares the elements that the Service needs. Also finds unexpected elements: in the dispatch maps at
- * the keys of the Service, and in its interval maps and maps of slices, such as further allowed sources. A
+ * the keys of the Service, at vacant slices, and in its interval maps, such as further allowed sources. A
  * comparison of all Services finds others, such as an endpoint with an index that no rule selects.
  * @param signal stops the comparison.
  * @returns the dispatch chains of the Service, with their jump targets.
@@ -74,12 +77,15 @@ export async function compareServiceElements(
   const slice = new BackgroundSlice(signal);
   for (const map of [...MAP_NAMES, ...onDemandMapsOf(chains.values())]) {
     const own = byMap.get(map) ?? [];
-    // Maps whose other elements at the addresses of the Service are found.
+    // Maps in which a dump finds all elements at the addresses of the Service.
     const isByAddress = isIntervalMap(map) || isExactMap(map);
-    const probed = isByAddress ? [] : probes(map, own, [...desired.values()]);
+    const probed = isByAddress
+      ? vacantSlices(map, own, desired.values())
+      : probes(map, own, [...desired.values()]);
     const isUnexpected = (element: MapElement) =>
       !desired.has(elementId(element)) && !ofOthers.has(elementId(element));
-    if (own.length > MAX_SINGLE_READS || (isByAddress && own.length > 0)) {
+    const isFew = own.length + probed.length <= MAX_SINGLE_READS;
+    if (isIntervalMap(map) ? own.length > 0 : !isFew) {
       const kernel = await KernelElements.readExisting(tables, [map]);
       for (const element of own) {
         const [state, data = ''] = kernel.take(element);
@@ -133,6 +139,28 @@ function probes(
     if (isSameKind && !known.has(text)) found.set(text, { map, key: element.key });
   }
   return [...found.values()];
+}
+
+/** Keys of the Service in a map of owners of exact slices where it needs no element. */
+function vacantSlices(
+  map: MapName,
+  own: readonly MapElement[],
+  desired: Iterable<MapElement>,
+): MapElement[] {
+  const size = EXACT_SIZES.find((each) => map === exactMap('udp-owners', each));
+  if (size === undefined) return [];
+  const known = new Set(own.map(elementKeyText));
+  const vacant: MapElement[] = [];
+  for (const { map: each, key, keyEnd = key } of desired) {
+    if (each !== 'udp-vip-ports') continue;
+    const at = key.length - fieldWidth('port', 'IPv4');
+    const last = keyEnd.readUInt16BE(at) + 1 - size;
+    for (let port = Math.ceil(key.readUInt16BE(at) / size) * size; port <= last; port += size) {
+      const slice = { map, key: Buffer.concat([key.subarray(0, at), portField(port)]) };
+      if (!known.has(elementKeyText(slice))) vacant.push(slice);
+    }
+  }
+  return vacant;
 }
 
 function addressKeys(addresses: Iterable<string>): string[] {

@@ -53,6 +53,10 @@ case " $* " in
   # TURN relays with calls.
   *" test "* | *" demo-media "*) needed="$needed turnserver:coturn tcpdump:tcpdump" ;;
 esac
+case " $* " in
+  # SIP user agents with calls.
+  *" test "*) needed="$needed sipp:sip-tester" ;;
+esac
 missing=
 for entry in $needed; do
   case $entry in

@@ -110,6 +110,7 @@ export const {
   EEXIST,
   EINTR,
   EINVAL,
+  EMLINK,
   EMSGSIZE,
   ENOBUFS,
   ENODEV,

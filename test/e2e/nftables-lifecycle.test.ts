@@ -243,6 +243,27 @@ describe('life cycle of an agent on nftables', () => {
     assert.equal(await nft('list', 'table', 'ip', 'other'), others);
   });
 
+  it('serves new Services though a chain of another program reaches their chain from a filter hook', async () => {
+    await agent.apply(services(pods(0)));
+    const held = await lab.client.hold(VIP, 5060);
+    await throughout(fourClients(), async () => {
+      await agent.kill();
+      for (const family of ['ip', 'ip6']) {
+        await nft(
+          `add chain ${family} portwide internal-port-2;
+           flush chain ${family} portwide internal-port-2;
+           add chain ${family} portwide foreign { type filter hook input priority 0; };
+           add rule ${family} portwide foreign jump internal-port-2`,
+        );
+      }
+      agent.write('objects', services(pods(0, 1)));
+      await agent.start();
+    });
+    assert.equal(await held.exchange('alive'), 'alive');
+    await held.close();
+    assert.doesNotMatch(await tables(), /foreign/);
+  });
+
   it('serves a connection whose first packet passed while rules were missing', async () => {
     await agent.apply(services(pods(0)));
     await agent.kill();

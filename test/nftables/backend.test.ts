@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { addressBytes } from '../../netlink/core/address.ts';
-import { EEXIST, NetlinkError } from '../../netlink/core/error.ts';
+import { EEXIST, EOPNOTSUPP, NetlinkError } from '../../netlink/core/error.ts';
 import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { portKey } from '../../nft/keys.ts';
@@ -263,6 +263,29 @@ describe('backend: mode nftables', () => {
     assert.deepEqual(textsIn(fake, 'endpoints'), [`${VIP} . tcp . 80 . 0 : ${A} . 8080`]);
   });
 
+  it('flushes unknown chains and deletes stale dispatch elements with the change if the kernel refuses their paths', async () => {
+    const fake = new FakeTables();
+    await appliedBackend(fake, [route({ clusterIP: '10.96.0.11' }, [A, B])]);
+    fake.chains.set('foreign', 1);
+    const { tables } = fake;
+    const { transact } = tables;
+    let refusals = 1;
+    tables.transact = async (operations) => {
+      const changes = operations.some((each) => 'set' in each && each.set === 'service-ports');
+      if (changes && refusals-- > 0)
+        throw new NftRefusedError(new NetlinkError('transaction', EOPNOTSUPP));
+      await transact(operations);
+    };
+    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning: () => {} });
+    backend.update([route({}, [A])], []);
+    await backend.apply(true);
+    assert.deepEqual(fake.log.slice(-3), [
+      'rules of all, delete cluster-ips 1, delete service-ports 1, add service-ports 1, add cluster-ips 1',
+      'delete endpoints 2, delete hairpin-connections 1',
+      'remove foreign internal-port-2',
+    ]);
+  });
+
   it('deletes a stale range in the same transaction that adds an overlapping one', async () => {
     const fake = new FakeTables();
     const only = (sourceRanges: readonly string[]) =>
@@ -313,11 +336,19 @@ describe('backend: mode nftables', () => {
     await backend.apply(true);
     assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
     assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
-    fake.log = [];
-    backend.update([], [media.id]);
-    await backend.apply(false);
-    assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
-    assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
+    for (const isFull of [false, true]) {
+      backend.update([media], []);
+      await backend.apply(true);
+      fake.log = [];
+      backend.update([], [media.id]);
+      await backend.apply(isFull);
+      assert.ok(sizes().reduce((sum, size) => sum + size, 0) > 3 * COUNT);
+      assert.ok(Math.max(...sizes()) <= 2001, `${sizes()}`);
+      const deletions = fake.log.filter((line) => /delete (owned-addresses|udp-owner)/.test(line));
+      const lastAddresses = deletions.findLastIndex((line) => line.includes('owned-addresses'));
+      const firstSlices = deletions.findIndex((line) => line.includes('udp-owner'));
+      assert.ok(lastAddresses <= firstSlices, `packets find no slices any longer: ${deletions}`);
+    }
   });
 
   it('warns when unknown objects cannot be removed, and counts the failure', async () => {

@@ -399,15 +399,15 @@ describe('compare: mode nftables with the kernel', () => {
       ],
     ],
     [
-      'an unknown slice of one lookup from which an owner speaks',
-      'add element ip portwide udp-owner-vips-of-128 { 10.244.1.10 . 40064 : 10.96.0.20 }',
+      'a deleted slice of one lookup, from which an owner speaks,',
+      'delete element ip portwide udp-owner-vips-of-128 { 10.244.1.10 . 20608 }',
       [
         [
-          'unexpected',
+          'missing',
           'element',
           'udp-owner-vips-of-128',
+          '10.244.1.10 . 20608 : 10.96.0.20',
           null,
-          '10.244.1.10 . 40064 : 10.96.0.20',
           'default/media',
         ],
       ],

@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { encodeRule, immediate } from '../../netlink/nftables/rule.ts';
 import { encodedRuleText } from '../../netlink/nftables/rule-text.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
+import { portField } from '../../nft/keys.ts';
 import { NftBackend } from '../../nftables/backend.ts';
 import { MAP_NAMES } from '../../nftables/maps.ts';
 import type { ComparedObject } from '../../proxier/compared-object.ts';
@@ -223,6 +224,33 @@ describe('compare: mode nftables', () => {
     assert.deepEqual(
       objects.filter(({ state }) => state !== 'ok').map(({ desired, actual }) => [desired, actual]),
       [['10.96.0.10 . tcp . 80 . 7 : 10.244.0.7 . 8080', null]],
+    );
+  });
+
+  it('reads only the slices of the Service in maps of exact slices', async () => {
+    const fake = new FakeTables();
+    const backend = newBackend(fake);
+    const feed = feeder(backend, 'IPv4');
+    feed({
+      upsert: service({ ownedPortsAnnotation: '20480-21503/UDP', portsPerPodAnnotation: '128' }),
+    });
+    feed({ upsert: slice([endpoint('10.244.1.5', { ordinal: 0 })]) });
+    await backend.apply(true);
+    const [owned] = [...(fake.sets.get('udp-owners-of-128')?.values() ?? [])];
+    assert.ok(owned);
+    const vacant = Buffer.concat([owned.key.subarray(0, 4), portField(21_376)]);
+    fake.putFromPacket('udp-owners-of-128', { ...owned, key: vacant });
+    const dumps: string[] = [];
+    fake.onDump = (set) => {
+      dumps.push(set);
+      return false;
+    };
+    const { objects } = await backend.compare('default/web');
+    const wrong = objects.filter(({ state }) => state !== 'ok').map(({ actual }) => actual);
+    assert.deepEqual(wrong, ['10.96.0.10 . 21376 : 10.244.1.5']);
+    assert.deepEqual(
+      dumps.filter((set) => set.endsWith('-of-128')),
+      [],
     );
   });
 });

@@ -13,7 +13,7 @@ import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from '../agent.ts';
 import type { Manifest } from '../manifests.ts';
 import { type Calls, startCalls } from './calls.ts';
-import { packetsOf, readCapture, type Wire } from './capture.ts';
+import { type Capture, startCapture, trackedUdp } from './tcpdump.ts';
 
 const EXAMPLE = new URL('../../../examples/media-server.yaml', import.meta.url).pathname;
 /** A machine under load starts servers slowly. */
@@ -51,15 +51,6 @@ export interface MediaPod {
   readonly ordinal: number;
   readonly host: Host;
   isTerminating: boolean;
-}
-
-/** A running capture. */
-export interface Capture {
-  /**
-   * Waits until the capture has enough UDP packets, and ends it: tcpdump loses the packets that it has not read yet.
-   * @throws AssertionError if the kernel dropped packets of the capture; LabError if packets are missing
-   */
-  finish(atLeast: { readonly sent: number; readonly received: number }): Promise<Wire>;
 }
 
 export class MediaStage {
@@ -205,50 +196,13 @@ export class MediaStage {
   }
 
   /** Captures all UDP packets and ICMP errors of the client. */
-  async capture(): Promise<Capture> {
-    const { client } = this.lab;
-    const file = join(this.directory, 'client.pcap');
-    // 32 MiB of buffer; 64 bytes have all headers.
-    const size = ['-B', '32768', '-s', '64'];
-    const args = ['-i', 'eth0', '-n', '-Z', 'root', '--immediate-mode', '-U', ...size, '-w', file];
-    const filter = 'udp or icmp or (icmp6 and ip6[40] < 128)';
-    const tcpdump = client.spawn('tcpdump', [...args, filter]);
-    let output = '';
-    tcpdump.stderr?.setEncoding('utf8').on('data', (text: string) => {
-      output += text;
-    });
-    await waitFor('tcpdump listens', () => output.includes('listening on'), DEADLINE_MS);
-    return {
-      finish: async (atLeast) => {
-        const own = Object.values(client.addresses).flat();
-        const read = () => readCapture(readFileSync(file), own);
-        await waitFor(
-          `the capture has ${atLeast.sent} sent and ${atLeast.received} received packets`,
-          () => {
-            const { sent, received } = read();
-            return packetsOf(sent) >= atLeast.sent && packetsOf(received) >= atLeast.received;
-          },
-          DEADLINE_MS,
-        );
-        tcpdump.kill('SIGINT');
-        await tcpdump.catch(() => undefined);
-        assert.match(output, /^0 packets dropped by kernel$/m);
-        return read();
-      },
-    };
+  capture(): Promise<Capture> {
+    return startCapture(this.lab.client, this.directory);
   }
 
   /** Entries of connection tracking of both nodes. */
-  async conntrack(): Promise<readonly string[]> {
-    const lists = await Promise.all(
-      [this.lab.node, this.lab.node2].map((node) => node.exec('conntrack', ['-L', '-p', 'udp'])),
-    );
-    const lists6 = await Promise.all(
-      [this.lab.node, this.lab.node2].map((node) =>
-        node.exec('conntrack', ['-L', '-p', 'udp', '-f', 'ipv6']),
-      ),
-    );
-    return [...lists, ...lists6].flatMap(({ stdout }) => stdout.split('\n').filter(Boolean));
+  conntrack(): Promise<readonly string[]> {
+    return trackedUdp([this.lab.node, this.lab.node2]);
   }
 
   /** What tells why packets are missing: full buffers of sockets, and the last lines of relays and agents. */
