@@ -40,8 +40,8 @@ export class FakeTables {
   readonly counters = new Map<string, bigint>();
   /** Interfaces by flowtable. */
   readonly flowtables = new Map<string, Set<string>>();
-  /** Interfaces that the kernel refuses to add to a flowtable. */
-  refusedDevices: ReadonlySet<string> = new Set();
+  /** Interfaces that the kernel refuses to add to a flowtable, with its errors. */
+  refusedDevices: ReadonlyMap<string, number> = new Map();
   /** One line per transaction, such as `add service-ips 1, delete endpoints 2`. */
   log: string[] = [];
   /** Other tables of the family, which a transaction of this table may delete. */
@@ -218,8 +218,10 @@ export class FakeTables {
 
   #attach(flowtable: string, devices: readonly string[]): void {
     const known = this.flowtables.get(flowtable);
-    if (known === undefined || devices.some((device) => this.refusedDevices.has(device)))
-      throw new NftRefusedError(new NetlinkError('transaction', ENOENT));
+    const refused = devices.find((device) => this.refusedDevices.has(device)) ?? '';
+    const errno = known === undefined ? ENOENT : this.refusedDevices.get(refused);
+    if (known === undefined || errno !== undefined)
+      throw new NftRefusedError(new NetlinkError('transaction', errno ?? ENOENT));
     for (const device of devices) known.add(device);
   }
 

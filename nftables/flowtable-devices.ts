@@ -45,11 +45,13 @@ const BACKOFF = { first: 100, max: 10_000 };
  */
 export function usableDevices(devices: readonly Device[]): string[] {
   return devices
-    .filter(
-      ({ type, kind, isEnslaved }) => type === ETHERNET && !isEnslaved && USABLE_KINDS.has(kind),
-    )
+    .filter(isUsable)
     .map(({ name }) => name)
     .sort(compareText);
+}
+
+function isUsable({ type, kind, isEnslaved }: Device): boolean {
+  return type === ETHERNET && !isEnslaved && USABLE_KINDS.has(kind);
 }
 
 /** Interfaces in the flowtables of all families. */
@@ -92,14 +94,19 @@ export class FlowtableDevices {
   async #sync(): Promise<void> {
     const { listDevices, tables, onDeleted } = this.#options;
     const devices = await listDevices();
-    const changed = devices.find(({ index, mtu }) => mtu !== (this.#mtus.get(index) ?? mtu));
-    this.#mtus = new Map(devices.map(({ index, mtu }) => [index, mtu]));
-    if (changed !== undefined) {
-      // The kernel keeps the MTU that a flow began with, and would send larger packets.
+    const mtus = new Map(devices.filter(isUsable).map(({ index, mtu }) => [index, mtu]));
+    const lowered = devices.find(({ index }) => {
+      const [before, now] = [this.#mtus.get(index), mtus.get(index)];
+      return before !== undefined && now !== undefined && now < before;
+    });
+    if (lowered !== undefined) {
+      // The kernel keeps the MTU that a flow began with, and would send packets that are too large.
       await Promise.all(tables.map(deleteFlowtable));
-      onDeleted(`MTU of ${changed.name} changed`);
+      this.#mtus = mtus;
+      onDeleted(`MTU of ${lowered.name} lowered`);
       return;
     }
+    this.#mtus = mtus;
     const names = usableDevices(devices);
     const refused = new Set<string>();
     for (const table of tables) {
@@ -116,7 +123,7 @@ export class FlowtableDevices {
   }
 }
 
-/** @returns the interfaces that the kernel refused. */
+/** @returns the interfaces that the kernel refused although they exist. */
 async function syncTable(table: RuleTable, wanted: readonly string[]): Promise<string[]> {
   const flowtable = (await table.flowtables())?.find(({ name }) => name === FLOWTABLE);
   // The next full sync creates it.
@@ -146,10 +153,10 @@ async function syncTable(table: RuleTable, wanted: readonly string[]): Promise<s
   await table.transact(
     elementOperations(
       'delete',
-      refused.filter((name) => elements.has(name)),
+      [...refused.keys()].filter((name) => elements.has(name)),
     ),
   );
-  return refused;
+  return [...refused].filter(([, errno]) => errno !== ENOENT).map(([name]) => name);
 }
 
 /** Deletes the flowtable with its flows, and the rules that refer to it. */
@@ -164,24 +171,27 @@ async function deleteFlowtable(table: RuleTable): Promise<void> {
 
 /**
  * Changes all interfaces in one transaction. If the kernel refuses, changes each in a transaction of its own.
- * @returns the refused interfaces.
+ * @returns the refused interfaces with the errors; ENOENT: the interface is gone.
  */
 async function oneByOneIfRefused(
   names: readonly string[],
   change: (names: readonly string[]) => Promise<void>,
-): Promise<string[]> {
-  const isRefused = async (some: readonly string[]) => {
+): Promise<Map<string, number>> {
+  const refusal = async (some: readonly string[]): Promise<number | undefined> => {
     try {
       await change(some);
-      return false;
+      return undefined;
     } catch (error) {
-      if (error instanceof NftRefusedError) return true;
+      if (error instanceof NftRefusedError) return error.errno;
       throw error;
     }
   };
-  if (names.length === 0 || !(await isRefused(names))) return [];
-  const refused: string[] = [];
-  for (const name of names) if (await isRefused([name])) refused.push(name);
+  const refused = new Map<string, number>();
+  if (names.length === 0 || (await refusal(names)) === undefined) return refused;
+  for (const name of names) {
+    const errno = await refusal([name]);
+    if (errno !== undefined) refused.set(name, errno);
+  }
   return refused;
 }
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { brokenKernel, flowtableProblem } from '../../agent/flowtable-support.ts';
+import { ENOENT, EOPNOTSUPP } from '../../netlink/core/error.ts';
 import type { Device } from '../../netlink/route/devices.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { nftRuleText } from '../../nft/rule.ts';
@@ -155,21 +156,27 @@ describe('flowtable-devices: interfaces of a flowtable', () => {
     assert.deepEqual(fake.log, []);
   });
 
-  it('leaves out an interface that the kernel refuses, with one warning', async () => {
+  it('leaves out interfaces that the kernel refuses, with one warning unless they are gone', async () => {
     const { fake, names, warnings, change } = await start([device('eth0')]);
-    fake.refusedDevices = new Set(['pod1']);
-    await change([device('eth0'), device('pod1'), device('pod02')]);
-    await change([device('eth0'), device('pod1'), device('pod02')]);
+    fake.refusedDevices = new Map([
+      ['pod1', EOPNOTSUPP],
+      ['gone', ENOENT],
+    ]);
+    const all = ['eth0', 'pod1', 'pod02', 'gone'].map((name) => device(name));
+    await change(all);
+    await change(all);
     assert.deepEqual(names(), ['eth0', 'pod02']);
     assert.equal(fake.sets.get('flowtable-devices')?.size, 2);
     assert.deepEqual(warnings, [['the kernel refuses an interface in the flowtable', 'pod1']]);
   });
 
-  it('deletes the flowtable with its flows when an MTU changes, and the next full sync creates it', async () => {
+  it('deletes the flowtable with its flows when an MTU is lowered, and the next full sync creates it', async () => {
     const { fake, backend, deleted, names, change, settle } = await start([device('eth0')]);
+    await change([device('eth0', { mtu: 9000 })]);
+    assert.deepEqual(fake.log, []);
     await change([device('eth0', { mtu: 1400 })]);
     assert.deepEqual(fake.log, ['rules of offload-connection, delete flowtable services']);
-    assert.deepEqual(deleted, ['MTU of eth0 changed']);
+    assert.deepEqual(deleted, ['MTU of eth0 lowered']);
     await backend.apply(true);
     await settle();
     assert.deepEqual(names(), ['eth0']);
