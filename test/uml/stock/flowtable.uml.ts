@@ -11,6 +11,7 @@ type Family = (typeof FAMILIES)[number];
 const VIPS: Readonly<Record<Family, string>> = { 4: '10.96.0.10', 6: 'fd00:10:96::10' };
 const PORT = 80;
 const TARGET = 8080;
+const DNS_PORT = 53;
 const NODE_PORT = 30_080;
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--network-policy'];
 const FLOWTABLE = '--nftables-flowtable';
@@ -55,13 +56,11 @@ describe('a flowtable', () => {
 
   /** A Service with endpoints on these pods. */
   function objects(endpoints: readonly number[]): Manifest[] {
-    const ports = ['TCP', 'UDP'].map((protocol) => ({
-      name: protocol.toLowerCase(),
-      protocol,
-      port: PORT,
-      targetPort: TARGET,
-      ...(protocol === 'TCP' ? { nodePort: NODE_PORT } : {}),
-    }));
+    const ports = [
+      { name: 'tcp', protocol: 'TCP', port: PORT, targetPort: TARGET, nodePort: NODE_PORT },
+      { name: 'udp', protocol: 'UDP', port: PORT, targetPort: TARGET },
+      { name: 'dns', protocol: 'UDP', port: DNS_PORT, targetPort: TARGET },
+    ];
     return [
       serviceManifest('web', {
         spec: { type: 'NodePort', clusterIPs: [VIPS[4], VIPS[6]], ports },
@@ -110,10 +109,10 @@ describe('a flowtable', () => {
   }
 
   /** Sends UDP packets from one port. Returns the port, and the pod that answered. */
-  async function ask(family: Family, count = MANY, probe = unused()) {
+  async function ask(family: Family, count = MANY, probe = unused(), port = PORT) {
     let host = '';
     for (let at = 0; at < count; at++)
-      host = answered(await lab.client.udp(VIPS[family], PORT, probe)).host;
+      host = answered(await lab.client.udp(VIPS[family], port, probe)).host;
     return { host, probe };
   }
 
@@ -164,7 +163,7 @@ describe('a flowtable', () => {
         assert.equal(await isOffloaded(family, 'tcp', connection.localPort), true);
       });
 
-      it('leaves hairpins and connections of no Service to the rules', async () => {
+      it('leaves hairpins, DNS and connections of no Service to the rules', async () => {
         assert.ok(first !== undefined);
         for (const connection of [
           await open(family, first),
@@ -173,6 +172,8 @@ describe('a flowtable', () => {
           await exchange(connection);
           assert.equal(await isOffloaded(family, 'tcp', connection.localPort), false);
         }
+        const { probe } = await ask(family, MANY, unused(), DNS_PORT);
+        assert.equal(await isOffloaded(family, 'udp', probe.localPort), false);
       });
 
       it('moves a UDP flow when its endpoint is removed, and keeps a TCP connection', async () => {
@@ -317,6 +318,28 @@ describe('a flowtable', () => {
       const connection = await open(4);
       await exchange(connection);
       assert.equal(await isOffloaded(4, 'tcp', connection.localPort), true);
+    });
+
+    it('drops the flows of a deleted pod, whose clients reach another', async () => {
+      await agent.apply(objects([2]));
+      const { host, probe } = await ask(4);
+      assert.equal(host, 'pod-3');
+      assert.equal(await isOffloaded(4, 'udp', probe.localPort), true);
+      await ip('link del pw3');
+      await waitFor(
+        'the flow has left the flowtable',
+        async () => !(await isOffloaded(4, 'udp', probe.localPort)),
+        START_MS,
+      );
+      await agent.apply(objects([0]));
+      await waitFor(
+        'the flow moves',
+        async () => {
+          const outcome = await lab.client.udp(VIPS[4], PORT, { ...probe, ...LOST });
+          return outcome.outcome === 'answered' && outcome.reply.host === 'pod-1';
+        },
+        START_MS,
+      );
     });
 
     it('goes without the flag, and connections continue', async () => {
