@@ -45,6 +45,8 @@ export interface StartedMode {
    * the rules of other modes.
    */
   afterFirstSync(family: IpFamily): void;
+  /** Stops what the mode does apart from syncs. */
+  stop?(): Promise<void>;
 }
 
 /** Definition of a proxy mode. */

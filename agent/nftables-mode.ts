@@ -4,13 +4,17 @@ import { familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
+import { listDevices, watchDevices } from '../netlink/route/devices.ts';
 import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
+import { FlowtableDevices } from '../nftables/flowtable-devices.ts';
 import { TABLE } from '../nftables/static-chains.ts';
 import { UserError } from '../process/errors.ts';
 import { type NodePortSelection, namesLoopback } from '../services/node-port-addresses.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { disableUnneededRouteLocalnet } from '../takeover/route-localnet.ts';
 import { trafficOptions } from '../traffic/options.ts';
+import { flowtableProblem } from './flowtable-support.ts';
 import type { SupportedMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
@@ -36,16 +40,34 @@ export async function openNftablesMode(
     const reason = missing.get(family) ?? IPV6_DISABLED;
     log.warn({ family, reason }, 'nftables is not supported for this IP family; not serving it');
   }
+  const flowtableReason = options.nftablesFlowtable
+    ? await flowtableProblem(nft, families)
+    : undefined;
+  if (flowtableReason !== undefined)
+    log.warn(
+      { reason: flowtableReason, effect: 'all packets take the rules' },
+      'this node cannot use --nftables-flowtable',
+    );
+  const usesFlowtable = options.nftablesFlowtable && flowtableReason === undefined;
   const tables = new Map(families.map((family) => [family, new NfTables(family, TABLE)]));
   return {
     families,
     ...(hashProblem === undefined ? {} : { consistentHashProblem: hashProblem }),
     start: async (podCidrs, monitor, takeover) => {
       const backends = new Map<IpFamily, NftBackend>();
+      const devices = usesFlowtable
+        ? startDevices([...tables.values()], log, (reason) => {
+            for (const backend of backends.values()) backend.onExternalChange(reason);
+          })
+        : undefined;
       for (const [family, table] of tables) {
         const onWarning: NftBackendOptions['onWarning'] = (message, fields) =>
           log.warn({ family, ...fields }, message);
-        const familyOptions = nftablesOptions(options, family, podCidrs, onWarning);
+        const familyOptions = {
+          ...nftablesOptions(options, family, podCidrs, onWarning),
+          usesFlowtable,
+          onFullSync: () => devices?.request(),
+        };
         backends.set(family, new NftBackend(table, nft, familyOptions));
       }
       const reportLoaded = monitor.register({
@@ -69,8 +91,32 @@ export async function openNftablesMode(
         localhostProxyFamilies: families.filter((family) =>
           namesLoopback(options.nodeportAddresses, family),
         ),
+        ...(devices && { stop: () => devices.stop() }),
         afterFirstSync: (family) => reportLoaded(family, takeover.afterFirstSync(family)),
       };
+    },
+  };
+}
+
+/** Watches the interfaces of the node for the flowtables. @throws NetlinkError */
+function startDevices(
+  tables: readonly NfTables[],
+  log: Logger,
+  onDeleted: (reason: string) => void,
+): { request(): void; stop(): Promise<void> } {
+  const devices = new FlowtableDevices({
+    tables,
+    listDevices,
+    onWarning: (message, fields) => log.warn(fields, message),
+    onDeleted,
+    timers: systemTimers,
+  });
+  const watch = watchDevices(() => devices.request());
+  return {
+    request: () => devices.request(),
+    stop: async () => {
+      await watch.close();
+      await devices.stop();
     },
   };
 }
@@ -105,6 +151,7 @@ export function nftablesOptions(
     rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
     nodePortSelection: nftablesNodePorts(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
+    usesFlowtable: options.nftablesFlowtable,
     onWarning,
   };
 }

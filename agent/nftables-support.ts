@@ -36,7 +36,7 @@ export interface NftablesSupport {
  */
 export async function nftablesSupport(
   nft: NftCommand,
-  probe: (family: IpFamily) => string = nftablesProbeScript,
+  probe: (family: IpFamily) => string = (family) => nftablesProbeScript(family),
 ): Promise<NftablesSupport> {
   const tooOld = kernelTooOld(release()) ?? (await nftProblem());
   const families: IpFamily[] = [];
@@ -80,7 +80,8 @@ export function nftTooOld(output: string): string | undefined {
     : undefined;
 }
 
-function isBelow(minimum: string, version: string): boolean {
+/** Whether a version, such as the release in uname, is below a minimum. A version that cannot be parsed is not. */
+export function isBelow(minimum: string, version: string): boolean {
   if (!/^\d/.test(version)) return false;
   const [required, actual] = [minimum, version].map((text) => text.split(/[^\d]/).map(Number));
   for (const [index, number] of (required ?? []).entries()) {
@@ -101,7 +102,7 @@ async function nftProblem(): Promise<string | undefined> {
   }
 }
 
-async function probeError(nft: NftCommand, script: string): Promise<string | undefined> {
+export async function probeError(nft: NftCommand, script: string): Promise<string | undefined> {
   try {
     await nft.check(script);
     return undefined;
@@ -115,8 +116,9 @@ async function probeError(nft: NftCommand, script: string): Promise<string | und
 /**
  * A script that creates the table `portwide-probe` with typical rules. It lacks rules that the agent writes over
  * netlink.
+ * @param usesFlowtable whether the table has a flowtable.
  */
-export function nftablesProbeScript(family: IpFamily): string {
+export function nftablesProbeScript(family: IpFamily, usesFlowtable = false): string {
   const options: NftPlanOptions = {
     family,
     masqueradeAll: false,
@@ -126,6 +128,7 @@ export function nftablesProbeScript(family: IpFamily): string {
     rejectsOnLocalhost: false,
     nodePortSelection: ['primary'],
     serviceCidrs: [family === 'IPv4' ? '192.0.2.0/24' : '2001:db8::/64'],
+    usesFlowtable,
   };
   const plan = new NftPlan(options);
   plan.update([portRoute(family), rangesRoute(family), ownedRoute(family)], []);

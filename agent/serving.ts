@@ -82,6 +82,7 @@ export async function startServing(
     drain: () => localhost.drain(LOCALHOST_DRAIN),
     stop: async () => {
       await watch.close();
+      await mode.stop?.();
       await proxier.stop();
     },
   };

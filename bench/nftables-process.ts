@@ -33,6 +33,7 @@ const options: NftBackendOptions = {
   resetsTcp: false,
   rejectsOnLocalhost: false,
   serviceCidrs: [],
+  usesFlowtable: false,
   onWarning: (...warning: unknown[]) => {
     throw new Error(warning.map(String).join(': '));
   },

@@ -140,6 +140,13 @@ export const NODE_SETTINGS = {
     keepsZero: true,
     help: 'bit (0 to 31) of the packet mark that requests masquerade',
   }),
+  nftablesFlowtable: setting('nftables', {
+    field: 'portwide.nftables.flowtable',
+    type: boolean,
+    default: false,
+    help: 'established connections of Services bypass the rules, by a flowtable of the kernel',
+    details: 'See [the flowtable](node.md#the-flowtable).',
+  }),
   serviceCidrs: setting('nftables', {
     field: 'portwide.nftables.serviceCIDRs',
     type: cidrs,

@@ -38,6 +38,10 @@ export class FakeTables {
   readonly hooks = new Map<string, NftBaseChain>();
   /** Packets by counter. */
   readonly counters = new Map<string, bigint>();
+  /** Interfaces by flowtable. */
+  readonly flowtables = new Map<string, Set<string>>();
+  /** Interfaces that the kernel refuses to add to a flowtable, with its errors. */
+  refusedDevices: ReadonlyMap<string, number> = new Map();
   /** One line per transaction, such as `add service-ips 1, delete endpoints 2`. */
   log: string[] = [];
   /** Other tables of the family, which a transaction of this table may delete. */
@@ -103,11 +107,16 @@ export class FakeTables {
         this.#ifExists(
           [...this.counters].map(([name, packets]) => ({ name, packets, bytes: packets })),
         ),
-      remove: async (chains, sets, counters) => {
-        const names = [...chains, ...sets, ...counters];
+      flowtables: async () =>
+        this.#ifExists(
+          [...this.flowtables].map(([name, devices]) => ({ name, devices: [...devices] })),
+        ),
+      remove: async (chains, sets, counters, flowtables) => {
+        const names = [...chains, ...sets, ...counters, ...flowtables];
         if (names.length === 0) return;
         this.log.push(`remove ${names.sort().join(' ')}`);
         for (const counter of counters) this.counters.delete(counter);
+        for (const flowtable of flowtables) this.flowtables.delete(flowtable);
         for (const chain of chains) this.#removeChain(chain);
         for (const set of sets) {
           if (!this.sets.delete(set)) throw new NftRefusedError(new NetlinkError('delete', ENOENT));
@@ -150,6 +159,8 @@ export class FakeTables {
             if (base !== undefined) this.hooks.set(name, base);
           }
           if (kind === 'counter') this.counters.set(name, this.counters.get(name) ?? packets(text));
+          if (kind === 'flowtable')
+            this.flowtables.set(name, this.flowtables.get(name) ?? new Set());
           if (kind === 'map' || kind === 'set')
             this.sets.set(name, this.sets.get(name) ?? new Map());
           if (text?.includes('flags interval')) this.#intervals.add(name);
@@ -161,6 +172,7 @@ export class FakeTables {
   /** Deletes the table, as `nft flush ruleset` by another program does. */
   clear(): void {
     for (const all of [this.sets, this.chains, this.counters, this.rules, this.hooks]) all.clear();
+    this.flowtables.clear();
   }
 
   /** Adds elements to a dynamic map, as rules do when they handle packets. */
@@ -184,6 +196,9 @@ export class FakeTables {
     if (texts.length === 0) return;
     if (hasChanges) this.beforeCommit(changes);
     for (const operation of operations) {
+      if (operation.action === 'attach') this.#attach(operation.flowtable, operation.devices);
+    }
+    for (const operation of operations) {
       if (operation.action === 'fill') this.#fill(operation.chain);
     }
     if (hasChanges) this.#change(changes);
@@ -192,9 +207,22 @@ export class FakeTables {
         for (const chain of operation.chains) this.#removeChain(chain);
       if (operation.action === 'delete-table')
         this.otherTables.find(({ name }) => name === operation.table)?.clear();
+      if (operation.action === 'detach')
+        for (const device of operation.devices)
+          this.flowtables.get(operation.flowtable)?.delete(device);
+      if (operation.action === 'delete-flowtable') this.flowtables.delete(operation.flowtable);
     }
     this.log.push(texts.join(', '));
     if (hasChanges) this.afterCommit();
+  }
+
+  #attach(flowtable: string, devices: readonly string[]): void {
+    const known = this.flowtables.get(flowtable);
+    const refused = devices.find((device) => this.refusedDevices.has(device)) ?? '';
+    const errno = known === undefined ? ENOENT : this.refusedDevices.get(refused);
+    if (known === undefined || errno !== undefined)
+      throw new NftRefusedError(new NetlinkError('transaction', errno ?? ENOENT));
+    for (const device of devices) known.add(device);
   }
 
   /** Fills a chain. Sets and counters that its rules refer to must exist. */
@@ -261,6 +289,12 @@ function operationTexts(operations: readonly NftOperation[]): string[] {
       if (operation.action === 'delete-table') return [`delete table ${operation.table}`];
       if (operation.action === 'remove')
         return operation.chains.length === 0 ? [] : [`remove ${operation.chains.join(' ')}`];
+      if (operation.action === 'delete-flowtable')
+        return [`delete flowtable ${operation.flowtable}`];
+      if ('devices' in operation)
+        return operation.devices.length === 0
+          ? []
+          : [`${operation.action} ${operation.devices.join(' ')}`];
       if (operation.action === 'fill' || operation.elements.length === 0) return [];
       return [`${operation.action} ${operation.set} ${operation.elements.length}`];
     }),

@@ -60,6 +60,8 @@ export const NFTABLES_TRAFFIC: ModeTraffic = {
 export interface NftBackendOptions extends NftPlanOptions {
   /** Logs a warning: a constant message, and fields for everything variable. */
   readonly onWarning: (message: string, fields?: Readonly<Record<string, unknown>>) => void;
+  /** Called after each full sync, which may have created the flowtable without interfaces. */
+  readonly onFullSync?: () => void;
 }
 
 /** The kernel refused an element, and with it the whole transaction. */
@@ -121,6 +123,7 @@ export class NftBackend implements Backend {
   async apply(full: boolean): Promise<ApplyReport> {
     try {
       const written = await this.#syncs.run(() => (full ? this.#applyAll() : this.#applyChanges()));
+      if (full) this.#options.onFullSync?.();
       return { written };
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
@@ -420,7 +423,7 @@ export class NftBackend implements Backend {
     const needed = neededObjects([...this.#plan.chains()]);
     const unknown = withoutObjects(await existingObjects(this.#tables), needed);
     try {
-      await this.#tables.remove(unknown.chains, unknown.sets, unknown.counters);
+      await this.#tables.remove(unknown.chains, unknown.sets, unknown.counters, unknown.flowtables);
       return true;
     } catch (error) {
       if (!(error instanceof NftRefusedError)) throw error;

@@ -32,6 +32,8 @@ export interface ChainOptions extends TrafficOptions {
   readonly masqueradeBit: number;
   /** Reject and count UDP and SCTP packets to node ports on the loopback address (KEP-6032). */
   readonly rejectsOnLocalhost: boolean;
+  /** Established connections bypass the rules, see `flowtable.ts`. */
+  readonly usesFlowtable: boolean;
 }
 
 /** A chain of table `portwide`. Equal names have equal rules. */
@@ -48,6 +50,8 @@ export interface NftChain {
   readonly maps?: readonly MapName[];
   /** Named counter that the rules refer to. It must exist first. */
   readonly counter?: string;
+  /** The rules refer to the flowtable or its sets. They must exist first. */
+  readonly usesFlowtable?: true;
 }
 
 /** The lookup key of endpoints: VIP, protocol and port; only VIP (all-ports and port-range Services); node port. */

@@ -122,6 +122,7 @@ async function compareObjects(
   for (const [type, kind] of [
     ['map or set', 'sets'],
     ['counter', 'counters'],
+    ['flowtable', 'flowtables'],
   ] as const) {
     result.addUnchanged(needed[kind].length - missing[kind].length);
     const add = (state: ComparedState, name: string) =>

@@ -32,6 +32,7 @@ import {
 } from './chains.ts';
 import { compileOwnedSteps } from './compile-owned.ts';
 import type { MapElement } from './element.ts';
+import { flowtableElements } from './flowtable.ts';
 import { allowedSourceElements, endpointElements, keysOf } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
@@ -204,6 +205,7 @@ export function* compileSteps(
     const reject = options.rejectsOnLocalhost && localhostRejectElement(plan.family, nodePort);
     if (reject) elements.push(reject);
   }
+  if (options.usesFlowtable) elements.push(...flowtableElements(plan));
   return { elements, chains };
 }
 

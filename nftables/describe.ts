@@ -29,6 +29,9 @@ const CHAIN_PURPOSES: Readonly<Record<string, string>> = {
   'owned-postrouting': 'lets owners speak as the VIP',
   'owned-reject-allowed':
     'rejects packets to owned ports without owner; drops packets from sources outside loadBalancerSourceRanges',
+  'filter-forward-flowtable':
+    'lets established connections of Services bypass the rules from now on',
+  'offload-connection': 'lets established connections of Services bypass the rules from now on',
   'reject-packet': 'rejects the packet',
   'reset-or-drop-packet': 'resets established TCP connections and drops other packets',
 };

@@ -100,6 +100,12 @@ const OWNED_MAPS = {
   'udp-vip-ports': { key: ['address', 'port'], isInterval: true, isOrdered: true },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
+/** Sets that exist only with a flowtable: VIPs and node ports whose connections may enter it. */
+const FLOWTABLE_MAPS = {
+  'flowtable-vips': { key: ['address'] },
+  'flowtable-node-ports': { key: ['protocol', 'port'] },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
 /**
  * The chain of a part of the maps of slices, by the last bits of the destination or source address. The size has room for
  * elements of another program beside the elements of all parts.
@@ -156,7 +162,7 @@ const EXACT_NAMES: ReadonlySet<string> = new Set(
 
 /** Names of the maps and sets that exist only while chains refer to them (`NftChain.maps`). */
 const ON_DEMAND: ReadonlySet<string> = new Set([
-  ...Object.keys({ ...OWNED_MAPS, ...OWNED_DISPATCH }),
+  ...Object.keys({ ...FLOWTABLE_MAPS, ...OWNED_MAPS, ...OWNED_DISPATCH }),
   ...Object.keys(SLICE_MAPS).flatMap((map) => PARTS.map((part) => `${map}-${part}`)),
   ...EXACT_NAMES,
 ]);
@@ -189,6 +195,7 @@ export function isOrderedMap(map: MapName): boolean {
 /** All maps and sets with elements of the agent, but for maps of slices; lookup maps precede the dispatch maps whose chains look them up. */
 const MAPS = {
   ...LOOKUP_MAPS,
+  ...FLOWTABLE_MAPS,
   ...OWNED_MAPS,
   ...OWNED_DISPATCH,
   ...AFFINITY_DISPATCH,
@@ -201,6 +208,7 @@ export type MapName =
   | keyof typeof AFFINITY_DISPATCH
   | keyof typeof NO_ENDPOINT_MAPS
   | keyof typeof DISPATCH
+  | keyof typeof FLOWTABLE_MAPS
   | keyof typeof OWNED_MAPS
   | keyof typeof OWNED_DISPATCH
   | `${SliceMap}-${number}`
@@ -260,6 +268,7 @@ const REFERENCE_COUNTED: ReadonlySet<MapName> = new Set([
   'health-check-node-ports',
   'service-range-ips',
   'cluster-ips',
+  'flowtable-vips',
   'owned-addresses',
   'owned-vips',
   'owned-restricted-vips',

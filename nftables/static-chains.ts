@@ -33,6 +33,7 @@ import {
   verdict,
 } from '../nft/rule.ts';
 import { type ChainOptions, type NftChain, REJECT_CHAIN, RESET_OR_DROP_CHAIN } from './chains.ts';
+import { FLOWTABLE_DECLARATIONS, flowtableChains } from './flowtable.ts';
 import { localhostChains } from './localhost.ts';
 import {
   AFFINITY_MAP,
@@ -141,6 +142,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     base('filter-input', 'filter hook input priority filter', onNew('service-endpoints-check')),
     base('filter-forward', 'filter hook forward priority filter', onNew('cluster-ips-check')),
     base('filter-output', 'filter hook output priority filter', onNew('cluster-ips-check')),
+    ...(options.usesFlowtable ? flowtableChains(family) : []),
   ];
 }
 
@@ -160,6 +162,7 @@ export function tableDeclarationScript(
     ),
     ...[...affinityMapsOf(chains)].map((name) => `  ${affinityMapDeclaration(name, family)}`),
     ...[...countersOf(chains)].map((name) => `  counter ${name} { }`),
+    ...(needsFlowtable(chains) ? FLOWTABLE_DECLARATIONS : []).map((line) => `  ${line}`),
     ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),
     '}',
     '',
@@ -179,6 +182,11 @@ export function onDemandMapsOf(chains: Iterable<NftChain>): Set<MapName> {
 /** Names of the counters that the chains refer to. */
 export function countersOf(chains: Iterable<NftChain>): Set<string> {
   return new Set([...chains].flatMap(({ counter }) => counter ?? []));
+}
+
+/** Whether the chains refer to the flowtable. */
+export function needsFlowtable(chains: Iterable<NftChain>): boolean {
+  return [...chains].some(({ usesFlowtable }) => usesFlowtable);
 }
 
 /** A script for nft that replaces the rules of the chains. */

@@ -53,6 +53,14 @@ const FIELDS: Readonly<Record<string, readonly Field[]>> = {
     [4, 'mask', 'data'],
     [5, 'xor', 'data'],
   ],
+  byteorder: [
+    [1, 'from', 'register'],
+    [2, 'to', 'register'],
+    [3, 'op', 'number'],
+    [4, 'length', 'number'],
+    [5, 'size', 'number'],
+  ],
+  flow_offload: [[1, 'flowtable', 'text']],
   range: [
     [1, 'from', 'register'],
     [2, 'op', 'number'],

@@ -31,13 +31,14 @@ export const NFTA_EXPR_DATA = 2;
 /** enum nft_payload_bases: the header that offsets are relative to. */
 export const PAYLOAD_BASE = { network: 1, transport: 2 } as const;
 /** enum nft_meta_keys */
-export const META_KEY = { mark: 3, inputName: 6, trace: 12, protocol: 16 } as const;
+export const META_KEY = { mark: 3, inputName: 6, outputName: 7, trace: 12, protocol: 16 } as const;
 /** enum nft_ct_keys */
 export const CT_KEY = {
   state: 0,
   status: 2,
   sourcePort: 11,
   destinationPort: 12,
+  packets: 14,
   source: { IPv4: 19, IPv6: 21 },
   destination: { IPv4: 20, IPv6: 22 },
 } as const;
@@ -46,6 +47,8 @@ export const CT_DIRECTION = { original: 0, reply: 1 } as const;
 
 const CMP_EQ = 0;
 const CMP_NEQ = 1;
+const CMP_GT = 4;
+const NFT_BYTEORDER_HTON = 1;
 const NFT_RANGE_EQ = 0;
 const NFT_LOOKUP_F_INV = 1;
 const NFT_NAT_DNAT = 1;
@@ -127,6 +130,27 @@ export function ct(to: Register, key: number, direction?: 0 | 1): NftExpression 
 /** cmp: continues the rule only if the register equals (or does not equal) the value. */
 export function cmp(source: Register, value: Buffer, not = false): NftExpression {
   return expression('cmp', [register(1, source), be32(2, not ? CMP_NEQ : CMP_EQ), data(3, value)]);
+}
+
+/** cmp: continues the rule only if the register, in network order, is greater than the value. */
+export function cmpGreater(source: Register, value: Buffer): NftExpression {
+  return expression('cmp', [register(1, source), be32(2, CMP_GT), data(3, value)]);
+}
+
+/** byteorder: converts a number of `size` bytes from host order to network order, to compare which is greater. */
+export function toNetworkOrder(which: Register, size: 2 | 4 | 8): NftExpression {
+  const registers = [register(1, which), register(2, which)];
+  return expression('byteorder', [
+    ...registers,
+    be32(3, NFT_BYTEORDER_HTON),
+    be32(4, size),
+    be32(5, size),
+  ]);
+}
+
+/** flow_offload: adds the connection of the packet to a flowtable. Does nothing for a connection that is in one. */
+export function flowOffload(flowtable: string): NftExpression {
+  return expression('flow_offload', [name(1, flowtable)]);
 }
 
 /** bitwise: `register = (register & mask) ^ xor` */

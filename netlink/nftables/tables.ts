@@ -16,6 +16,7 @@ import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { NetlinkSocket, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import { elementKeyAttribute, visitElements } from './element.ts';
+import { deleteFlowtableRequest, flowtablesRequest, readFlowtable } from './flowtable.ts';
 import { IntervalJoiner, intervalsOf, type NftRawElement } from './interval.ts';
 import {
   chainsRequest,
@@ -46,6 +47,7 @@ import {
   type NftElement,
   type NftExistingChain,
   type NftExistingRule,
+  type NftFlowtable,
   type NftOperation,
   type NftSet,
   type NftTable,
@@ -101,6 +103,7 @@ export type NftReader = Pick<
   | 'rules'
   | 'sets'
   | 'counters'
+  | 'flowtables'
 >;
 
 /**
@@ -286,7 +289,17 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains (with their rules), sets and counters. No other object may refer to them. Uses
+   * Lists the flowtables of the table with their interfaces; undefined if the table does not exist.
+   * @throws NetlinkError
+   */
+  flowtables(): Promise<NftFlowtable[] | undefined> {
+    const { name } = this.#table;
+    const pick = (message: NetlinkMessage) => readFlowtable(message, name);
+    return this.#list('flowtables', flowtablesRequest(this.#table), pick);
+  }
+
+  /**
+   * Deletes chains (with their rules), sets, counters and flowtables. No other object may refer to them. Uses
    * two transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a
    * map referring to it.
    * @throws NftRefusedError; NetlinkError if the outcome is unknown.
@@ -295,6 +308,7 @@ export class NfTables {
     chains: readonly string[],
     sets: readonly string[],
     counters: readonly string[],
+    flowtables: readonly string[],
   ): Promise<void> {
     const table = this.#table;
     await this.#send([
@@ -304,6 +318,7 @@ export class NfTables {
     await this.#send([
       ...chains.map((name) => deleteChainRequest(table, name)),
       ...counters.map((name) => deleteCounterRequest(table, name)),
+      ...flowtables.map((name) => deleteFlowtableRequest(table, name)),
     ]);
   }
 
@@ -432,5 +447,6 @@ export async function deleteTable(table: NftTable): Promise<void> {
 
 function isEmpty(operation: NftOperation): boolean {
   if ('elements' in operation) return operation.elements.length === 0;
+  if ('devices' in operation) return operation.devices.length === 0;
   return operation.action === 'remove' && operation.chains.length === 0;
 }

@@ -5,6 +5,7 @@ import { TimeSlice } from '../../sync/time-slice.ts';
 import type { NetlinkError } from '../core/error.ts';
 import type { NetlinkRequest } from '../core/message.ts';
 import type { RefusedMessage } from '../core/socket.ts';
+import { deleteFlowtableRequest, flowtableDevicesRequests } from './flowtable.ts';
 import {
   deleteChainRequest,
   deleteTableRequest,
@@ -119,6 +120,17 @@ export class TransactionBuilder {
             this.#append(flushChainRequest(table, chain), { chain });
           for (const chain of operation.chains)
             this.#append(deleteChainRequest(table, chain), { chain });
+          break;
+        case 'attach':
+        case 'detach': {
+          const { action, flowtable, devices } = operation;
+          const verb = action === 'attach' ? 'NEW' : 'DEL';
+          for (const request of flowtableDevicesRequests(verb, table, flowtable, devices))
+            this.#append(request, {});
+          break;
+        }
+        case 'delete-flowtable':
+          this.#append(deleteFlowtableRequest(table, operation.flowtable), {});
           break;
         case 'delete-table':
           this.#append(deleteTableRequest({ ...table, name: operation.table }), {});

@@ -94,6 +94,14 @@ export type NftOperation =
   | { readonly action: 'fill'; readonly chain: NftChainRules }
   /** Deletes chains with their rules. Only chains in `chains` may refer to them. */
   | { readonly action: 'remove'; readonly chains: readonly string[] }
+  /** Adds network interfaces to a flowtable, or removes them; flows stay. Adding one that it has is not an error. */
+  | {
+      readonly action: 'attach' | 'detach';
+      readonly flowtable: string;
+      readonly devices: readonly string[];
+    }
+  /** Deletes a flowtable; its flows return to the rules. No rule may refer to it after the transaction. */
+  | { readonly action: 'delete-flowtable'; readonly flowtable: string }
   /** Deletes another table of the family with its content. */
   | { readonly action: 'delete-table'; readonly table: string };
 
@@ -102,6 +110,13 @@ export interface NftSet {
   readonly name: string;
   /** NFT_SET_ bits of linux/netfilter/nf_tables.h: see `NFT_SET_FLAGS`. */
   readonly flags: number;
+}
+
+/** An existing flowtable. */
+export interface NftFlowtable {
+  readonly name: string;
+  /** Names of the network interfaces whose packets it handles. */
+  readonly devices: readonly string[];
 }
 
 export const NFT_SET_FLAGS = {

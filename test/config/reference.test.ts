@@ -24,7 +24,11 @@ const OWN_FLAGS = ['--manifests', '--iptables-variant', '--ipvs-fwmark-range', '
   .concat('--network-policy', '--fqdn-resolvers', '--policy-log-group')
   .concat('--fqdn-ttl-floor', '--fqdn-ttl-cap')
   .concat('--status-bind-address', '--status-socket')
-  .concat('--config-restart-jitter', '--reset-deleted-endpoint-connections');
+  .concat(
+    '--config-restart-jitter',
+    '--reset-deleted-endpoint-connections',
+    '--nftables-flowtable',
+  );
 /**
  * kube-proxy has the --nftables-* settings only in its file. It reads service CIDRs from the API server
  * (ServiceCIDR objects).
@@ -63,7 +67,7 @@ const FIELDS: readonly (string | readonly [section: string, ...fields: string[]]
   ['portwide', 'resetDeletedEndpointConnections'],
   ['portwide.status', 'bindAddress', 'socket'],
   ['portwide.ipvs', 'fwmarkRange', 'allPorts'],
-  ['portwide.nftables', 'serviceCIDRs'],
+  ['portwide.nftables', 'flowtable', 'serviceCIDRs'],
   ['portwide.networkPolicy', 'enforce', 'fqdnResolvers', 'fqdnTtlFloor', 'fqdnTtlCap', 'logGroup'],
 ];
 

@@ -115,6 +115,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
   logTextSplitStream: bool,
   logTextInfoBufferSize: size,
   serviceCidrs: cidrs,
+  nftablesFlowtable: bool,
   nftablesMasqueradeAll: bool,
   nftablesMasqueradeBit: integer({ min: 0, max: 31 }),
   nftablesSyncPeriod: period,

@@ -34,6 +34,7 @@ export function modeOptions(fields: Partial<NftPlanOptions> = {}): NftPlanOption
     rejectsOnLocalhost: false,
     serviceCidrs: [family === 'IPv4' ? '10.96.0.0/16' : 'fd00:10:96::/112'],
     nodePortSelection: ['primary'],
+    usesFlowtable: false,
     ...fields,
   };
 }

@@ -70,6 +70,9 @@ function oldOperation(operation: NftOperation): NftOperation {
     case 'remove':
       return { action: 'remove', chains: operation.chains.map(oldNames) };
     case 'delete-table':
+    case 'attach':
+    case 'detach':
+    case 'delete-flowtable':
       return operation;
     default: {
       const { action, set, elements } = operation;

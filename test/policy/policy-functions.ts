@@ -107,6 +107,10 @@ function stepText(step: NftOperation): string {
       return step.chains.length === 0 ? '' : `remove ${step.chains.join(' ')}`;
     case 'delete-table':
       return `delete-table ${step.table}`;
+    case 'attach':
+    case 'detach':
+    case 'delete-flowtable':
+      return `${step.action} ${step.flowtable}`;
     default:
       return step.elements.length === 0 ? '' : `${step.action} ${step.set} ${step.elements.length}`;
   }

@@ -23,7 +23,8 @@ mount $UML_MOUNT /run/host
 # than the agent waits for nft in an emulated processor. User-mode-linux has no nf_tables.
 run() {
   modprobe -aq nf_tables nft_numgen nft_ct nft_nat nft_masq nft_reject_inet nft_reject_ipv4 nft_reject_ipv6 nft_log \
-    nft_limit nft_queue nft_fib_ipv4 nft_fib_ipv6 nft_compat nfnetlink_queue nfnetlink_log || true
+    nft_limit nft_queue nft_fib_ipv4 nft_fib_ipv6 nft_compat nfnetlink_queue nfnetlink_log \
+    nf_flow_table nf_flow_table_inet nft_flow_offload || true
   modprobe -a ipv6 veth bridge dummy nf_conntrack nf_conntrack_netlink \
     ip_vs ip_vs_rr ip_vs_wrr ip_vs_lc ip_vs_wlc ip_vs_sh ip_vs_mh \
     iptable_nat iptable_filter iptable_mangle ip6table_nat ip6table_filter ip6table_mangle \

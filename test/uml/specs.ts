@@ -46,6 +46,7 @@ const STOCK_SPECS = [
   ...e2e('denied-flows', 'policy-groups', 'policy-services', 'policy', 'trace'),
   ...e2e('nftables-lifecycle', 'nftables-takeover'),
   'uml/specs/ipvs-takeover.uml.ts',
+  'uml/stock/flowtable.uml.ts',
   ...['netlink/nftables/tables', 'policy/enforce/*', 'nftables/*'].map(
     (name) => `${name}.lab.test.ts`,
   ),

@@ -1,0 +1,217 @@
+import assert from 'node:assert/strict';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import { brokenKernel, flowtableProblem } from '../../agent/flowtable-support.ts';
+import { ENOENT, EOPNOTSUPP } from '../../netlink/core/error.ts';
+import type { Device } from '../../netlink/route/devices.ts';
+import { FakeTables } from '../../nft/fake-tables.ts';
+import { nftRuleText } from '../../nft/rule.ts';
+import { NftBackend } from '../../nftables/backend.ts';
+import { flowtableChains } from '../../nftables/flowtable.ts';
+import { FlowtableDevices, usableDevices } from '../../nftables/flowtable-devices.ts';
+import { route } from '../fixtures.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
+import { textsIn } from './elements.ts';
+import { modeOptions } from './options.ts';
+
+const device = (name: string, fields: Partial<Device> = {}): Device => ({
+  index: name.length,
+  name,
+  type: 1,
+  kind: 'veth',
+  isEnslaved: false,
+  mtu: 1500,
+  ...fields,
+});
+
+function backendFor(fake: FakeTables, usesFlowtable = true, onFullSync?: () => void) {
+  const options = {
+    ...modeOptions({ nodePortSelection: ['all'], usesFlowtable }),
+    onWarning: fail,
+  };
+  return new NftBackend(fake.tables, fake.nft, { ...options, ...(onFullSync && { onFullSync }) });
+}
+
+function fail(message: string): never {
+  throw new Error(message);
+}
+
+describe('flowtable: connections that bypass the rules', () => {
+  it('adds established connections of Services between different interfaces, but no DNS', () => {
+    const texts = flowtableChains('IPv4').map(({ name, rules }) => [name, rules.map(nftRuleText)]);
+    assert.deepEqual(Object.fromEntries(texts), {
+      'offload-connection': [
+        'meta l4proto tcp ct original proto-dst != 53 ct original ip daddr @flowtable-vips flow add @services',
+        'meta l4proto tcp ct original ip daddr @node-port-ips meta l4proto . ct original proto-dst @flowtable-node-ports flow add @services',
+        'meta l4proto udp ct original proto-dst != 53 ct original ip daddr @flowtable-vips flow add @services',
+        'meta l4proto udp ct original ip daddr @node-port-ips meta l4proto . ct original proto-dst @flowtable-node-ports flow add @services',
+      ],
+      'filter-forward-flowtable': [
+        'ct state established ct status dnat iifname @flowtable-devices oifname @flowtable-devices iifname . oifname != @flowtable-hairpins ct packets > 20 goto offload-connection',
+      ],
+    });
+  });
+
+  it('has VIPs and node ports of Services as elements, and removes all without the flag', async () => {
+    const fake = new FakeTables();
+    const backend = backendFor(fake);
+    backend.update([route({ nodePort: 30_080 }, ['10.244.0.1'])], []);
+    await backend.apply(true);
+    assert.deepEqual(textsIn(fake, 'flowtable-vips'), ['10.96.0.10']);
+    assert.deepEqual(textsIn(fake, 'flowtable-node-ports'), ['tcp . 30080']);
+    assert.deepEqual([...fake.flowtables.keys()], ['services']);
+    backend.update([], [route().id]);
+    await backend.apply(false);
+    assert.deepEqual(textsIn(fake, 'flowtable-vips'), []);
+
+    const without = backendFor(fake, false);
+    await without.apply(true);
+    assert.deepEqual([...fake.flowtables.keys()], []);
+    assert.deepEqual(
+      [...fake.sets.keys()].filter((name) => name.startsWith('flowtable')),
+      [],
+    );
+    assert.equal(fake.chains.has('filter-forward-flowtable'), false);
+  });
+
+  it('reports a missing and an unexpected flowtable as a difference', async () => {
+    const fake = new FakeTables();
+    const backend = backendFor(fake);
+    await backend.apply(true);
+    assert.deepEqual((await backend.compare()).objects, []);
+    fake.flowtables.clear();
+    fake.flowtables.set('other', new Set());
+    assert.deepEqual(
+      (await backend.compare()).objects.map(({ state, type, desired, actual }) => [
+        state,
+        type,
+        desired,
+        actual,
+      ]),
+      [
+        ['missing', 'flowtable', 'services', null],
+        ['unexpected', 'flowtable', null, 'other'],
+      ],
+    );
+  });
+});
+
+describe('flowtable-devices: interfaces of a flowtable', () => {
+  it('uses hardware, veth pairs, bridges and bonds, but no tunnel and no port of a bridge', () => {
+    const devices = [
+      device('lo', { type: 772, kind: undefined }),
+      device('eth0', { kind: undefined }),
+      device('pod1'),
+      device('cni0', { kind: 'bridge' }),
+      device('bond0', { kind: 'bond' }),
+      device('port', { isEnslaved: true }),
+      device('vxlan', { kind: 'vxlan' }),
+      device('gre', { type: 778, kind: 'gre' }),
+      device('wg0', { type: 65_534, kind: 'wireguard' }),
+      device('dummy0', { kind: 'dummy' }),
+    ];
+    assert.deepEqual(usableDevices(devices), ['bond0', 'cni0', 'eth0', 'pod1']);
+  });
+
+  async function start(initial: readonly Device[]) {
+    const fake = new FakeTables();
+    const timers = new FakeTimers();
+    let links = initial;
+    const warnings: unknown[] = [];
+    const deleted: string[] = [];
+    const devices = new FlowtableDevices({
+      tables: [fake.tables],
+      listDevices: async () => links,
+      onWarning: (message, fields) => warnings.push([message, fields.interface]),
+      onDeleted: (reason) => deleted.push(reason),
+      timers,
+    });
+    const backend = backendFor(fake, true, () => devices.request());
+    await backend.apply(true);
+    const settle = async () => {
+      timers.advance(50);
+      await nextTurn();
+    };
+    await settle();
+    const names = () => [...(fake.flowtables.get('services') ?? [])];
+    const change = async (now: readonly Device[]) => {
+      fake.log = [];
+      links = now;
+      devices.request();
+      await settle();
+    };
+    return { fake, backend, warnings, deleted, names, change, settle };
+  }
+
+  it('adds and removes one interface in transactions of their own', async () => {
+    const { fake, names, change } = await start([device('eth0'), device('pod1')]);
+    assert.deepEqual(names(), ['eth0', 'pod1']);
+    await change([device('eth0'), device('pod1'), device('pod02')]);
+    assert.deepEqual(fake.log, ['attach pod02, add flowtable-hairpins 1, add flowtable-devices 1']);
+    await change([device('eth0'), device('pod02')]);
+    assert.deepEqual(fake.log, [
+      'delete flowtable-hairpins 1, delete flowtable-devices 1',
+      'detach pod1',
+    ]);
+    await change([device('eth0'), device('pod02')]);
+    assert.deepEqual(fake.log, []);
+  });
+
+  it('leaves out interfaces that the kernel refuses, with one warning unless they are gone', async () => {
+    const { fake, names, warnings, change } = await start([device('eth0')]);
+    fake.refusedDevices = new Map([
+      ['pod1', EOPNOTSUPP],
+      ['gone', ENOENT],
+    ]);
+    const all = ['eth0', 'pod1', 'pod02', 'gone'].map((name) => device(name));
+    await change(all);
+    await change(all);
+    assert.deepEqual(names(), ['eth0', 'pod02']);
+    assert.equal(fake.sets.get('flowtable-devices')?.size, 2);
+    assert.deepEqual(warnings, [['the kernel refuses an interface in the flowtable', 'pod1']]);
+  });
+
+  it('deletes the flowtable with its flows when an MTU is lowered, and the next full sync creates it', async () => {
+    const { fake, backend, deleted, names, change, settle } = await start([device('eth0')]);
+    await change([device('eth0', { mtu: 9000 })]);
+    assert.deepEqual(fake.log, []);
+    await change([device('eth0', { mtu: 1400 })]);
+    assert.deepEqual(fake.log, ['rules of offload-connection, delete flowtable services']);
+    assert.deepEqual(deleted, ['MTU of eth0 lowered']);
+    await backend.apply(true);
+    await settle();
+    assert.deepEqual(names(), ['eth0']);
+    assert.equal(fake.chains.get('offload-connection'), 4);
+  });
+});
+
+describe('flowtable-support: kernels with broken flowtables', () => {
+  it('says what is missing: the kernel, nf_tables, or nothing', async () => {
+    const scripts: string[] = [];
+    const accepts = { run: fail, check: async (script: string) => void scripts.push(script) };
+    const refuses = { run: fail, check: () => Promise.reject(new Error('no such file')) };
+    const families = ['IPv4', 'IPv6'] as const;
+    assert.equal(await flowtableProblem(accepts, families, '6.12.1'), undefined);
+    assert.equal(scripts.length, 2);
+    assert.match(scripts[1] ?? '', /^ {2}flowtable services /m);
+    assert.equal(
+      await flowtableProblem(refuses, families, '6.12.1'),
+      'nf_tables of this node has no flowtables: no such file',
+    );
+    assert.match((await flowtableProblem(accepts, families, '6.18.1')) ?? '', /6\.14 to 7\.1/);
+  });
+
+  for (const [release, isBroken] of [
+    ['5.15.0-101-generic', true],
+    ['6.1.0-50-cloud-amd64', false],
+    ['6.12.117+deb13-cloud-amd64', false],
+    ['6.14.0', true],
+    ['6.18.44', true],
+    ['7.1.9', true],
+    ['7.2.0-rc1', false],
+    ['unknown', false],
+  ] as const) {
+    it(`${isBroken ? 'refuses' : 'accepts'} Linux ${release}`, () => {
+      assert.equal(brokenKernel(release) !== undefined, isBroken);
+    });
+  }
+});
