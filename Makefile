@@ -108,6 +108,7 @@ bench: setup
 	@node bench/page.ts --quick
 	@node bench/latency.ts
 	@node bench/compare.ts
+	@node bench/scale.ts --runs 1
 
 ## Two agents under changes, faults and traffic. Fails if a connection is lost, something stale remains, or memory grows.
 MINUTES = 30

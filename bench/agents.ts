@@ -59,6 +59,18 @@ export function portwideArguments(double: RemoteDouble, flags: readonly string[]
   return ['run', ...where, `--cluster-cidr=${POD_CIDR}`, ...flags];
 }
 
+/** Arguments for mode nftables and the directory of `withTlsApiServer`. */
+export function nftablesArguments(directory: string): string[] {
+  return [
+    'run',
+    `--kubeconfig=${directory}/kubeconfig`,
+    '--hostname-override=node',
+    '--proxy-mode=nftables',
+    `--cluster-cidr=${POD_CIDR}`,
+    '--status-socket=none',
+  ];
+}
+
 /**
  * Measures a whole agent from its start until both families are served, and then idle.
  * @param message logged once for each family when it is served

@@ -68,20 +68,29 @@ export function apiObjects(index: number, headless?: string): [Manifest, Manifes
       },
       addressType: 'IPv4',
       ports: [{ name: 'http', protocol: 'TCP', port: TARGET_PORT }],
-      endpoints: endpointAddresses(index).map((address, number) => ({
-        addresses: [address],
-        conditions: { ready: true, serving: true, terminating: false },
-        nodeName: `ip-10-0-${number}-${index % 200}.eu-central-1.compute.internal`,
-        zone: `eu-central-1${'abc'[number % 3]}`,
-        targetRef: {
-          kind: 'Pod',
-          name: `${name}-6d4cf56db6-x${number}k2p`,
-          namespace: 'default',
-          uid: uid(index * 10 + number),
-        },
-      })),
+      endpoints: apiEndpoints(index, endpointAddresses(index), name),
     },
   ];
+}
+
+/** Ready endpoints of Service number `index`, for the field `endpoints` of its EndpointSlice. */
+export function apiEndpoints(
+  index: number,
+  addresses: readonly string[],
+  name = serviceName(index),
+): object[] {
+  return addresses.map((address, number) => ({
+    addresses: [address],
+    conditions: { ready: true, serving: true, terminating: false },
+    nodeName: `ip-10-0-${number}-${index % 200}.eu-central-1.compute.internal`,
+    zone: `eu-central-1${'abc'[number % 3]}`,
+    targetRef: {
+      kind: 'Pod',
+      name: `${name}-6d4cf56db6-x${number}k2p`,
+      namespace: 'default',
+      uid: uid(index * 10 + number),
+    },
+  }));
 }
 
 /** The Node that the agent runs on; no endpoint is on it. */

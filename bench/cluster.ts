@@ -79,9 +79,10 @@ export function serviceName(index: number): string {
   return `service-${index}`;
 }
 
-export function endpointAddresses(index: number): string[] {
-  return Array.from({ length: ENDPOINTS }, (_, number) =>
-    address(FIRST_ENDPOINT + index * ENDPOINTS + number),
+/** @param count endpoints of each Service */
+export function endpointAddresses(index: number, count = ENDPOINTS): string[] {
+  return Array.from({ length: count }, (_, number) =>
+    address(FIRST_ENDPOINT + index * count + number),
   );
 }
 

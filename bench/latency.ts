@@ -3,19 +3,18 @@
  * endpoint accepts a connection. The Service comes first and its EndpointSlice a moment later, as in a
  * cluster.
  */
-import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { runIn } from '../test/lab/processes.ts';
 import { Random } from '../test/random.ts';
 import { clusterObjects } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
 import { type ApiServer, apiServerVersion, withServedNode } from './api-servers.ts';
-import { spareAddress, TARGET_PORT } from './cluster.ts';
+import { spareAddress } from './cluster.ts';
 import { numberFlag, printHead, repeat, runBench, runsFlag, servicesFlag } from './harness.ts';
+import { timeNewService, withAccepted } from './new-services.ts';
 import { serviceTarget } from './packets.ts';
 import { cpuSeconds } from './processes.ts';
 import { kubeProxyVersion, type Program, programsFlag, WHERE } from './programs.ts';
-import { now, type Reached, withReach } from './reached.ts';
+import { now, type Reached } from './reached.ts';
 import { cell, percentiles, printRow } from './table.ts';
 
 const LEGEND = `Milliseconds from the write of a new Service's EndpointSlice (10 endpoints) until an endpoint accepts a
@@ -23,16 +22,9 @@ connection to its VIP. Its Service was written 0 to 20 ms before. Alone: 50 to 5
 change. In a storm: meanwhile, one endpoint of another Service changes every 5 ms. CPU of the agent in percent of a core, without the commands that it
 runs.`;
 
-/** Milliseconds from the Service to its EndpointSlice, at most. */
-const GAP = 20;
-const REST = { least: 50, more: 500 };
 /** Milliseconds between two changes in a storm. */
 const STORM_PERIOD = 5;
 const SEED = 1;
-
-/** An endpoint in the namespace of endpoints, which owns all their addresses. */
-const LISTENER = `require('node:net').createServer((socket) => socket.destroy())
-  .listen(${TARGET_PORT}, '0.0.0.0', 4096, () => console.log('listening'))`;
 
 interface Latencies {
   readonly times: readonly number[];
@@ -77,25 +69,13 @@ await runBench({
 function measure(program: Program, { services, changes }: Sizes) {
   return withServedNode([...clusterObjects(services)], async (node) => {
     const { network, server, spawn, directory } = node;
-    const endpoints = runIn('endpoints', network.endpoints);
-    try {
-      const listener = endpoints.spawn(process.execPath, ['-e', LISTENER]);
-      if (listener.stdout === null) throw new Error('the listener did not start');
-      await once(listener.stdout, 'data');
+    return await withAccepted(network, async (reached) => {
       const { path, args, env } = program.command(server.kubeconfig, directory);
       const { pid } = spawn(path, args, { ...(env && { env }) });
       if (pid === undefined) throw new Error(`${path} did not start`);
-      return await withReach(
-        network,
-        async (reached) => {
-          await reached(serviceTarget(services - 1));
-          return await measureChanges({ pid, reached, server }, { services, changes });
-        },
-        'accepted',
-      );
-    } finally {
-      await endpoints.stop();
-    }
+      await reached(serviceTarget(services - 1));
+      return await measureChanges({ pid, reached, server }, { services, changes });
+    });
   });
 }
 
@@ -107,20 +87,12 @@ interface Subject {
 
 async function measureChanges({ pid, reached, server }: Subject, { services, changes }: Sizes) {
   const random = new Random(SEED);
-  const add = async (index: number) => {
-    await sleep(REST.least + random.next() * REST.more);
-    const [service, slice] = apiObjects(index);
-    const target = reached(serviceTarget(index));
-    await server.put(service);
-    await sleep(random.next() * GAP);
-    const written = now();
-    const [at] = await Promise.all([target, server.put(slice)]);
-    return at - written;
-  };
   const round = async (first: number): Promise<Latencies> => {
     const [began, before] = [now(), cpuSeconds(pid)];
     const times: number[] = [];
-    for (let index = first; index < first + changes; index++) times.push(await add(index));
+    for (let index = first; index < first + changes; index++) {
+      times.push(await timeNewService(index, { server, reached, random }));
+    }
     return { times, cpu: (100_000 * (cpuSeconds(pid) - before)) / (now() - began) };
   };
   const alone = await round(services);

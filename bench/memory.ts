@@ -11,9 +11,9 @@ import {
   clusterObjects,
   logged,
   type NodeWithApiServer,
+  nftablesArguments,
   withTlsApiServer,
 } from './agents.ts';
-import { POD_CIDR } from './cluster.ts';
 import { IN_NAMESPACES, printHead, repeat, runBench, runsFlag, servicesFlag } from './harness.ts';
 import { field } from './processes.ts';
 import { cell, printRow, type TableRow } from './table.ts';
@@ -51,14 +51,7 @@ async function measure(
   directory: string,
 ): Promise<Memory> {
   const began = performance.now();
-  const agent = spawn(program, [
-    'run',
-    `--kubeconfig=${directory}/kubeconfig`,
-    '--hostname-override=node',
-    '--proxy-mode=nftables',
-    `--cluster-cidr=${POD_CIDR}`,
-    '--status-socket=none',
-  ]);
+  const agent = spawn(program, nftablesArguments(directory));
   const { pid, stdout } = agent;
   if (stdout === null || pid === undefined) throw new Error('the agent did not start');
   await logged(stdout, 'serving', 2);

@@ -4,13 +4,12 @@
  * destination port.
  */
 
-import { getOrCreate } from '../api/collections.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
 import { finish, type Steps } from '../sync/steps.ts';
-import { slotTable } from '../traffic/consistent-hash.ts';
+import { slotTableSteps } from '../traffic/consistent-hash.ts';
 import {
   type Dispatch,
   needsHairpin,
@@ -95,7 +94,7 @@ export function compileNftPlan(
   return finish(compileSteps(plan, sharing, options));
 }
 
-/** As `compileNftPlan`, in steps: a Service may have 65,535 slices of owned ports. */
+/** As `compileNftPlan`, in steps: a Service may have 65,535 slices of owned ports, or many hashed endpoints. */
 export function* compileSteps(
   plan: TrafficPlan,
   sharing: ReadonlyMap<string, VipSharing>,
@@ -136,26 +135,29 @@ export function* compileSteps(
   };
   const tables = new Map<readonly Endpoint[], readonly Endpoint[]>();
   /** The endpoints by index: once, or in their slots. */
-  const indexed = (endpoints: readonly Endpoint[]): readonly Endpoint[] =>
-    hash === undefined || !isHashed(endpoints)
-      ? endpoints
-      : getOrCreate(tables, endpoints, () => slotTable(plan.serviceKey, endpoints));
-  const addEndpoints = (
+  function* indexed(endpoints: readonly Endpoint[]): Steps<readonly Endpoint[]> {
+    if (hash === undefined || !isHashed(endpoints)) return endpoints;
+    const table = tables.get(endpoints) ?? (yield* slotTableSteps(plan.serviceKey, endpoints));
+    tables.set(endpoints, table);
+    return table;
+  }
+  function* addEndpoints(
     map: MapName,
     key: Buffer,
     slot: number,
     { podsAndNode, others }: Dispatch,
-  ) => {
+  ): Steps<void> {
     for (const { set, endpoints } of podsAndNode === undefined ? [others] : [podsAndNode, others]) {
       const first = firstEndpointIndex({ isLocal: set === 'local', slot });
-      for (const element of endpointElements(key, first, indexed(endpoints))) add(map, element);
+      const table = yield* indexed(endpoints);
+      for (const element of endpointElements(key, first, table)) add(map, element);
       for (const endpoint of endpoints) {
         if (!needsHairpin(plan, endpoint)) continue;
         const bytes = addressBytes(endpoint.address);
         add('hairpin-connections', { key: Buffer.concat([bytes, bytes]) });
       }
     }
-  };
+  }
 
   for (const { vip, kind, dispatch, sources, healthCheckPort } of plan.vips) {
     if (hash !== undefined) yield undefined;
@@ -175,8 +177,8 @@ export function* compileSteps(
       affinityUpdateFor(by, slot, sharesWithAllPorts && match.kind !== 'all'),
     );
     if (match.kind === 'ranges') add('service-range-ips', { key: address });
-    if (match.kind !== 'port') addEndpoints('endpoint-ips', address, slot, dispatch);
-    else for (const { key } of keys) addEndpoints('endpoints', key, slot, dispatch);
+    if (match.kind !== 'port') yield* addEndpoints('endpoint-ips', address, slot, dispatch);
+    else for (const { key } of keys) yield* addEndpoints('endpoints', key, slot, dispatch);
     if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
     if (sources)
       elements.push(...allowedSourceElements(SOURCE_RANGE_SETS[match.kind], keys, sources));
@@ -201,7 +203,7 @@ export function* compileSteps(
       verdict,
       affinityUpdateFor('node-port', 0, false),
     );
-    addEndpoints('node-port-endpoints', key, 0, dispatch);
+    yield* addEndpoints('node-port-endpoints', key, 0, dispatch);
     const reject = options.rejectsOnLocalhost && localhostRejectElement(plan.family, nodePort);
     if (reject) elements.push(reject);
   }

@@ -278,7 +278,9 @@ export class RouteTable implements ObjectSink {
     const health: ServiceHealth[] = [];
     const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
-    for (const key of [...this.#affected].slice(0, limit)) {
+    let left = limit;
+    for (const key of this.#affected) {
+      if (left-- <= 0) break;
       this.#affected.delete(key);
       triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);

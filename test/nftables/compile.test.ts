@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import type { Protocol } from '../../api/objects.ts';
 import { nftRuleText } from '../../nft/rule.ts';
 import { withJumpTargets } from '../../nftables/chains.ts';
-import { compileNftPlan, type VipSharing } from '../../nftables/compile.ts';
+import { compileNftPlan, compileSteps, type VipSharing } from '../../nftables/compile.ts';
 import type { NftPlanOptions } from '../../nftables/plan.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
 import { SLOTS } from '../../traffic/consistent-hash.ts';
@@ -86,6 +86,15 @@ describe('compile: elements and chains of a Route', () => {
     ]);
     const single = compiled(route({ consistentHash: 'client-address' }, PODS.slice(0, 1)));
     assert.deepEqual(single, compiled(route({}, PODS.slice(0, 1))));
+  });
+
+  it('computes the slots of many endpoints in short steps', () => {
+    const pods = Array.from({ length: 300 }, (_, index) => `10.244.${index >> 8}.${index & 255}`);
+    const plan = trafficPlan(route({ consistentHash: 'client-address' }, pods), false);
+    const steps = compileSteps(plan, new Map(), modeOptions({ family: 'IPv4' }));
+    let count = 0;
+    while (steps.next().done !== true) count++;
+    assert.ok(count >= SLOTS, String(count));
   });
 
   it('hashes the client port too, with slots of their own for externalTrafficPolicy Local', () => {
