@@ -9,18 +9,20 @@ const SAMPLE_MS = 100;
 const SAMPLES_IN_REPORT = 10;
 
 /**
- * Reports the longest event loop stall of each second: at most 0.1 s too long, and never too short. A stall delays the
- * next sample, so it is no longer than the work of the event loop between two samples.
+ * Reports the longest event loop stall of each second, with an error of at most 0.1 s. Work delays the next sample, so no
+ * stall is longer than all work between two samples. A process without CPU time, for example because of a CPU limit, works
+ * less, but its sample is late.
  * @param observe gets seconds.
  * @returns a function that stops the reports. The timer does not keep the process alive.
  */
 export function watchEventLoop(observe: (seconds: number) => void): () => void {
   let last = performance.eventLoopUtilization();
+  let lastAt = performance.now();
   let [samples, longest] = [0, 0];
   const sample = () => {
-    const now = performance.eventLoopUtilization();
-    longest = Math.max(longest, now.active - last.active);
-    last = now;
+    const [now, at] = [performance.eventLoopUtilization(), performance.now()];
+    longest = Math.max(longest, now.active - last.active, at - lastAt - SAMPLE_MS);
+    [last, lastAt] = [now, at];
     samples += 1;
     if (samples < SAMPLES_IN_REPORT) return;
     observe(longest / 1000);

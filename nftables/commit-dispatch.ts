@@ -23,8 +23,8 @@ const REFUSED_PATHS: readonly number[] = [EOPNOTSUPP, EMLINK];
 /**
  * Fills the chains that are not in use, then fills the others and changes dispatch elements in one transaction. If chains
  * or elements of another program make the kernel refuse this, it does all in one transaction, which also flushes unknown
- * chains and deletes stale dispatch elements. It does not do so at once: they may be an earlier agent's, whose Services
- * are served until the new elements exist.
+ * chains and deletes stale dispatch elements. It does not start with that: unknown chains and stale elements may be those
+ * of an earlier agent, and serve packets until the new elements exist.
  *
  * @param isInUse Packets pass the chain already.
  * @param changes of dispatch elements.

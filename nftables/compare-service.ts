@@ -80,12 +80,12 @@ export async function compareServiceElements(
     // Maps in which a dump finds all elements at the addresses of the Service.
     const isByAddress = isIntervalMap(map) || isExactMap(map);
     const probed = isByAddress
-      ? vacantSlices(map, own, desired.values())
+      ? vacantSlices(map, own, desired.values(), MAX_SINGLE_READS - own.length)
       : probes(map, own, [...desired.values()]);
     const isUnexpected = (element: MapElement) =>
       !desired.has(elementId(element)) && !ofOthers.has(elementId(element));
-    const isFew = own.length + probed.length <= MAX_SINGLE_READS;
-    if (isIntervalMap(map) ? own.length > 0 : !isFew) {
+    const reads = own.length + (probed?.length ?? 0);
+    if (probed === undefined || (isIntervalMap(map) ? own.length > 0 : reads > MAX_SINGLE_READS)) {
       const kernel = await KernelElements.readExisting(tables, [map]);
       for (const element of own) {
         const [state, data = ''] = kernel.take(element);
@@ -94,7 +94,7 @@ export async function compareServiceElements(
         if (slice.isOver()) await slice.yield();
       }
       const first = isOwnerMap(map) ? owners : vips;
-      const keys = new Set(isByAddress ? addressKeys(first) : probed.map(elementKeyText));
+      const keys = new Set(isByAddress ? addressKeys(first) : probed?.map(elementKeyText));
       const width = isByAddress ? fieldWidth('address', family) : undefined;
       for (const [, key, data] of kernel.staleTexts()) {
         if (slice.isOver()) await slice.yield();
@@ -105,12 +105,14 @@ export async function compareServiceElements(
       continue;
     }
     for (const element of own) {
+      if (slice.isOver()) await slice.yield();
       const found = await tables.findElement(map, element.key);
       const actual = found && { map, ...found };
       const changed = actual !== undefined && !hasSameData(actual, element) ? 'changed' : 'ok';
       add(actual === undefined ? 'missing' : changed, element, actual, service);
     }
     for (const { key } of probed) {
+      if (slice.isOver()) await slice.yield();
       const found = await tables.findElement(map, key);
       if (found !== undefined && isUnexpected({ map, ...found })) {
         add('unexpected', undefined, { map, ...found }, service);
@@ -141,12 +143,16 @@ function probes(
   return [...found.values()];
 }
 
-/** Keys of the Service in a map of owners of exact slices where it needs no element. */
+/**
+ * Keys of the Service in a map of owners of exact slices where it needs no element.
+ * @returns undefined if there are more than `limit`.
+ */
 function vacantSlices(
   map: MapName,
   own: readonly MapElement[],
   desired: Iterable<MapElement>,
-): MapElement[] {
+  limit: number,
+): MapElement[] | undefined {
   const size = EXACT_SIZES.find((each) => map === exactMap('udp-owners', each));
   if (size === undefined) return [];
   const known = new Set(own.map(elementKeyText));
@@ -157,7 +163,9 @@ function vacantSlices(
     const last = keyEnd.readUInt16BE(at) + 1 - size;
     for (let port = Math.ceil(key.readUInt16BE(at) / size) * size; port <= last; port += size) {
       const slice = { map, key: Buffer.concat([key.subarray(0, at), portField(port)]) };
-      if (!known.has(elementKeyText(slice))) vacant.push(slice);
+      if (known.has(elementKeyText(slice))) continue;
+      if (vacant.length >= limit) return undefined;
+      vacant.push(slice);
     }
   }
   return vacant;

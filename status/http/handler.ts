@@ -57,8 +57,9 @@ export interface Resource {
   /** The type of the answer in `status/api/`, or of each line of a stream; undefined for files. */
   readonly response: string | undefined;
   /**
-   * Only for a resource that changes something in the kernel: the command that reads it. Such a resource is on the Unix
-   * socket only, which only root can open; every process of the node reaches the other server.
+   * Only for a resource with a change in the kernel that its parameters select: the command that reads it. Such a resource
+   * is on the Unix socket only, which only root can open. Every process of the node reaches the other server; `flows` is
+   * there too, and adds rules that log a bounded number of refused packets.
    */
   readonly rootCommand?: string;
   /** The `content-type` of the answer, also in the OpenAPI document. */

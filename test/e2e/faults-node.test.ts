@@ -1,4 +1,7 @@
-/** Faults of the node and its programs: packets show the fault, and one command and the page name its cause. */
+/**
+ * Faults of the node and its programs: packets show the fault, and one command and the page name its cause. A full
+ * conntrack table is shown by packets in user-mode-linux (ipvs-faults.uml.ts), because it would be full for this machine.
+ */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -85,7 +85,7 @@ describe('TrafficSampler: samples while a client looks', () => {
     assert.equal(timers.pending, 0);
   });
 
-  it('spends 0.3 % of a core on dumps, at most 30 s apart', async () => {
+  it('spends 0.3 % of a core on dumps, at most 60 s apart', async () => {
     const { timers, state, sampler } = sampled();
     // About 4 µs each.
     state.entries = Array.from({ length: 3750 }, (_, id) => entry({ id }));
@@ -109,7 +109,7 @@ describe('TrafficSampler: samples while a client looks', () => {
     state.entries = Array.from({ length: 50_000 }, (_, id) => entry({ id }));
     await keepLooking(5);
     assert.equal(state.dumps, 4);
-    await keepLooking(29);
+    await keepLooking(59);
     assert.equal(state.dumps, 4);
     await keepLooking(1);
     assert.equal(state.dumps, 5);
