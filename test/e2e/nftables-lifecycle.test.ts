@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab, PATIENCE, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { portwideTables } from './nft-tables.ts';
@@ -160,7 +160,7 @@ describe('life cycle of an agent on nftables', () => {
   });
 
   it('loses no connection and leaves nothing stale when killed at any moment during churn', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
     await agent.apply(services(pods(0)));
     const held = await lab.client.hold(VIP, 5060);
@@ -198,7 +198,7 @@ describe('life cycle of an agent on nftables', () => {
   });
 
   it('repairs external changes of its table at once, and touches no other table', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     await agent.apply(services(pods(0, 1)));
     const other =
       'table ip other { chain c { type filter hook input priority 5; }; set s { type mark; }; }';
@@ -331,7 +331,7 @@ describe('life cycle of an agent on nftables', () => {
   });
 
   it('loses and rejects no connection while endpoints change, as long as one endpoint remains', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     /** A Service has pods times ports endpoints; other pods have the rest. */
     const grown = (count: number, spec: object): Manifest[] => [
       ...services(pods(...[0, 1, 2, 3, 4].slice(0, Math.ceil(count / 4))), spec).filter(
