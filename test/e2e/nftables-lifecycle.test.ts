@@ -3,6 +3,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLab, type Host, type Lab, PATIENCE, repeatUntil, waitFor } from '../lab/lab.ts';
+import { STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { portwideTables } from './nft-tables.ts';
@@ -16,6 +17,8 @@ const [LISTED, LISTED6] = LISTED_VIPS;
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=1h'];
 const NFT = '/usr/sbin/nft';
 const POD_PORTS = [8080, 8081, 8082, 8083];
+/** How often an agent is killed during churn: a start takes half a minute in an emulated kernel. */
+const KILLS = STOCK_KERNEL === undefined ? 8 : 2;
 
 describe('life cycle of an agent on nftables', () => {
   let lab: Lab;
@@ -172,7 +175,7 @@ describe('life cycle of an agent on nftables', () => {
     });
     await throughout(counted, async () => {
       // The number of probes answered meanwhile determines when the agent is killed.
-      for (let round = 0; round < 8; round++) {
+      for (let round = 0; round < KILLS; round++) {
         for (let change = 0; change < 3; change++) {
           const spec = (round + change) % 2 === 0 ? sticky(60) : {};
           agent.write('objects', services(sets[(round + change) % sets.length] ?? [], spec));
