@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
+import { createLab, type Host, type Lab, PATIENCE, repeatUntil, waitFor } from '../lab/lab.ts';
+import { STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { portwideTables } from './nft-tables.ts';
@@ -16,6 +17,8 @@ const [LISTED, LISTED6] = LISTED_VIPS;
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=1h'];
 const NFT = '/usr/sbin/nft';
 const POD_PORTS = [8080, 8081, 8082, 8083];
+/** How often an agent is killed during churn: a start takes half a minute in an emulated kernel. */
+const KILLS = STOCK_KERNEL === undefined ? 8 : 2;
 
 describe('life cycle of an agent on nftables', () => {
   let lab: Lab;
@@ -160,7 +163,7 @@ describe('life cycle of an agent on nftables', () => {
   });
 
   it('loses no connection and leaves nothing stale when killed at any moment during churn', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     const sets = [pods(0, 1), pods(0, 1, 2), pods(0, 2), pods(0)];
     await agent.apply(services(pods(0)));
     const held = await lab.client.hold(VIP, 5060);
@@ -172,7 +175,7 @@ describe('life cycle of an agent on nftables', () => {
     });
     await throughout(counted, async () => {
       // The number of probes answered meanwhile determines when the agent is killed.
-      for (let round = 0; round < 8; round++) {
+      for (let round = 0; round < KILLS; round++) {
         for (let change = 0; change < 3; change++) {
           const spec = (round + change) % 2 === 0 ? sticky(60) : {};
           agent.write('objects', services(sets[(round + change) % sets.length] ?? [], spec));
@@ -198,7 +201,7 @@ describe('life cycle of an agent on nftables', () => {
   });
 
   it('repairs external changes of its table at once, and touches no other table', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     await agent.apply(services(pods(0, 1)));
     const other =
       'table ip other { chain c { type filter hook input priority 5; }; set s { type mark; }; }';
@@ -352,7 +355,7 @@ describe('life cycle of an agent on nftables', () => {
   });
 
   it('loses and rejects no connection while endpoints change, as long as one endpoint remains', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     /** A Service has pods times ports endpoints; other pods have the rest. */
     const grown = (count: number, spec: object): Manifest[] => [
       ...services(pods(...[0, 1, 2, 3, 4].slice(0, Math.ceil(count / 4))), spec).filter(

@@ -3,9 +3,10 @@ import { LabError, messageOf } from './errors.ts';
 
 const FIRST_INTERVAL_MS = 2;
 const LONGEST_INTERVAL_MS = 100;
-const REST_MS = 5;
 /** Factor for all deadlines: test/uml sets it in kernels that run slowly. */
 export const PATIENCE = Number(process.env.PORTWIDE_PATIENCE ?? 1);
+/** Longer in an emulated processor, where several clients would leave little to the agent. */
+const REST_MS = Math.min(300, 5 * PATIENCE ** 2);
 
 /**
  * Polls `condition` until it returns a truthy value, and returns that value. The interval grows

@@ -5,6 +5,7 @@ import { familyOf } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
+import { PATIENCE } from '../lab/lab.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
 import { change } from './generated.ts';
 import { Node } from './node.ts';
@@ -126,7 +127,7 @@ describe('fuzz: the kernel accepts the table of any valid cluster', () => {
 
   for (const family of IP_FAMILIES) {
     it(`accepts every element and then has the desired state (${family})`, async function () {
-      this.timeout(180_000);
+      this.timeout(180_000 * PATIENCE);
       const step: fc.Arbitrary<ClusterChange> = fc.oneof(
         { weight: 4, arbitrary: oneService(family) },
         { weight: 4, arbitrary: oneSlice(family) },

@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import fc from 'fast-check';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
+import { PATIENCE } from '../lab/lab.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
 import { change } from './generated.ts';
 import { Node } from './node.ts';
@@ -84,7 +85,7 @@ describe('incremental: incremental syncs of mode nftables', () => {
 
   for (const family of IP_FAMILIES) {
     it(`leaves the same table after incremental syncs as after one full sync (${family})`, async function () {
-      this.timeout(180_000);
+      this.timeout(180_000 * PATIENCE);
       await fc.assert(
         fc.asyncProperty(steps, async (all) => {
           await here.call('hold', 'flush ruleset', 'nft', '-f', '-');
@@ -113,7 +114,7 @@ describe('incremental: incremental syncs of mode nftables', () => {
     });
 
     it(`repairs any damage to the table in a full sync (${family})`, async function () {
-      this.timeout(180_000);
+      this.timeout(180_000 * PATIENCE);
       const damages = fc.array(damage, { minLength: 1, maxLength: 4 });
       await fc.assert(
         fc.asyncProperty(steps, steps, damages, async (earlier, later, applied) => {
@@ -150,7 +151,7 @@ describe('incremental: incremental syncs of mode nftables', () => {
     });
 
     it(`takes over the table of an agent that was killed (${family})`, async function () {
-      this.timeout(180_000);
+      this.timeout(180_000 * PATIENCE);
       await fc.assert(
         fc.asyncProperty(steps, steps, async (earlier, later) => {
           await newAgentState(family, earlier);

@@ -10,7 +10,8 @@ import { type Run, runInside } from './run.ts';
 import { listSpecs } from './specs.ts';
 
 const TITLE = `in ${STOCK_KERNEL === undefined ? 'user-mode-linux' : `Linux ${STOCK_KERNEL}`}`;
-const TIMEOUT_SECONDS = 5400;
+/** All specs in an emulated processor may take two hours. */
+const TIMEOUT_SECONDS = STOCK_KERNEL === undefined ? 5400 : 9000;
 /** Milliseconds to list the specs on a quiet machine with two cores. */
 const QUIET_LISTING_MS = 3000;
 

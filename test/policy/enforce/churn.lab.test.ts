@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { PATIENCE } from '../../lab/lab.ts';
 import { createNamespace, type Namespace } from '../../netlink/namespace.ts';
 import { contentOfTable } from '../kernel-content.ts';
 
@@ -19,7 +20,7 @@ describe('churn: 1,000 policies and 200 pods that change', () => {
     contentOfTable(await run('nft', '-j', 'list', 'table', family, 'portwide-policy'));
 
   it('give the same kernel state as a new agent with the final objects', async function () {
-    this.timeout(180_000);
+    this.timeout(180_000 * PATIENCE);
     const [churned, fresh] = [await create(), await create()];
     const objects = await churned.helper.call('churnAll', 11, SIZE, CHANGES);
     await fresh.helper.call('churnStart', objects.toReversed());

@@ -6,6 +6,7 @@ import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
 import { nftFamily } from '../../../nft/rule.ts';
 import type { PolicyElement, PolicySetChain } from '../../../policy/compile/change.ts';
 import type { PeerSetName } from '../../../policy/model/terms.ts';
+import { PATIENCE } from '../../lab/lab.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../../netlink/namespace.ts';
 import { address, chainRule, policyChange, policySetChain } from '../fixtures.ts';
 import type { TableState } from '../policy-functions.ts';
@@ -198,7 +199,7 @@ describe('fuzz: nft lists the desired elements', () => {
 
   for (const family of IP_FAMILIES) {
     it(`${family}: after a full write and after each change`, async function () {
-      this.timeout(180_000);
+      this.timeout(180_000 * PATIENCE);
       const ip = nftFamily(family);
       const listed = async () => {
         const output = await namespace.run('nft', '-j', 'list', 'table', ip, 'portwide-policy');

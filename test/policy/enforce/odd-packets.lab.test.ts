@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import type { CompiledRule, PolicyElement } from '../../../policy/compile/change.ts';
 import type { Direction } from '../../../policy/model/terms.ts';
-import { type Host, waitFor } from '../../lab/lab.ts';
+import { type Host, PATIENCE, waitFor } from '../../lab/lab.ts';
 import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
 import { type FamilyLab, PolicyLab } from '../policy-lab.ts';
 import { send } from '../raw.ts';
@@ -18,7 +18,7 @@ const GROUP = 17;
 const NFLOG = fileURLToPath(new URL('../nflog.ts', import.meta.url));
 
 describe('odd-packets: rare packets under network policy', function () {
-  this.timeout(120_000);
+  this.timeout(120_000 * PATIENCE);
   let policyLab: PolicyLab;
   let pod: Host;
   let other: Host;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import type { CompiledRule, PolicyElement } from '../../../policy/compile/change.ts';
 import type { Direction } from '../../../policy/model/terms.ts';
-import type { Host } from '../../lab/lab.ts';
+import { type Host, PATIENCE } from '../../lab/lab.ts';
 import { udpDatagram } from '../../lab/packets.ts';
 import { chainRule, DENY_REST, peers, policySetChain, ports } from '../fixtures.ts';
 import { type FamilyLab, HOST_PORT, PolicyLab } from '../policy-lab.ts';
@@ -14,7 +14,7 @@ const UDP = 17;
 const SCTP = 132;
 
 describe('packets: traffic under network policy', function () {
-  this.timeout(120_000);
+  this.timeout(120_000 * PATIENCE);
   let policyLab: PolicyLab;
   before(async () => {
     policyLab = await PolicyLab.create();

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { fileURLToPath } from 'node:url';
 import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { type Host, waitFor } from '../../lab/lab.ts';
+import { type Host, PATIENCE, waitFor } from '../../lab/lab.ts';
 import { type Churn, changeTo, DENIED_PORT, stateOf } from '../kernel-churn.ts';
 import { type FamilyLab, PolicyLab } from '../policy-lab.ts';
 
@@ -11,7 +11,7 @@ const CHURNER = fileURLToPath(new URL('../churner.ts', import.meta.url));
 const KILLS = 6;
 
 describe('under-traffic: enforcement without gaps while the policy table changes', function () {
-  this.timeout(240_000);
+  this.timeout(240_000 * PATIENCE);
   let policyLab: PolicyLab;
   let pod: Host;
   let never: Host;

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../../api/objects.ts';
 import type { PolicyElement, PolicySetChain } from '../../../policy/compile/change.ts';
 import type { Direction } from '../../../policy/model/terms.ts';
-import type { Host } from '../../lab/lab.ts';
+import { type Host, PATIENCE } from '../../lab/lab.ts';
 import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 import type { TableState } from '../policy-functions.ts';
 import { type FamilyLab, HOST_PORT, PolicyLab } from '../policy-lab.ts';
@@ -19,7 +19,7 @@ const ALL_POLICIES: readonly Policies[] = POLICIES.flatMap((ingress) =>
 );
 
 describe('untracked: UDP packets without connection tracking', function () {
-  this.timeout(120_000);
+  this.timeout(120_000 * PATIENCE);
   let policyLab: PolicyLab;
   let nextPort = 30_000;
 

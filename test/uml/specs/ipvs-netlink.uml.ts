@@ -11,7 +11,7 @@ import {
   type IpvsService,
   type IpvsServiceKey,
 } from '../../../netlink/ipvs/ipvs.ts';
-import { waitFor } from '../../lab/lab.ts';
+import { PATIENCE, waitFor } from '../../lab/lab.ts';
 import {
   addressKey,
   destinationOf,
@@ -365,7 +365,7 @@ describe('IPVS over netlink', () => {
       changes,
     );
     assert.ok(refusals.every(({ error }) => error.code === 'EEXIST'));
-  }).timeout(180_000);
+  }).timeout(180_000 * PATIENCE);
 
   it('sets IPVS timeouts', async () => {
     const timeouts = async () => (await execa('ipvsadm', ['-L', '--timeout'])).stdout;
