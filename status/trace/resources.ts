@@ -82,7 +82,15 @@ async function withForeignSteps(
   const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
   const disabledBy = await sources.disabledForwarding(path.family);
   const forwarded = withForwarding(path, { disabledBy, nodeAddresses, forwardsWithIpvs });
-  return withForeignRules(forwarded, protocol, port, chains, context);
+  return withForeignRules(unlessUnwritten(forwarded, sources), protocol, port, chains, context);
+}
+
+/** The path is computed from the agent's objects, so it is uncertain while the kernel does not have them. */
+function unlessUnwritten(path: ComputedTrace, { syncs }: StatusSources): ComputedTrace {
+  const { failure } = syncs.family(path.family);
+  if (failure === undefined) return path;
+  const text = `${path.family} rules cannot be written, so packets may take another path; run 'portwide status'`;
+  return { ...path, uncertain: [...path.uncertain, text] };
 }
 
 function filterOf(resolved: ResolvedTrace): LiveTraceFilter {

@@ -59,8 +59,8 @@ const MIN_INTERVAL_MS = 1000;
 const MAX_INTERVAL_MS = 60_000;
 /** The second sample has the first rates, for which a client waits. */
 const FIRST_INTERVAL_MS = 1000;
-/** Share of a core that dumps may take. With more than about 50,000 connections they take more: the longest interval is fixed. */
-const CPU_SHARE = 0.003;
+/** Share of a core that dumps may take. With more than about 80,000 connections they take more: the longest interval is fixed. */
+const CPU_SHARE = 0.005;
 
 /** What is measured, and when. */
 export interface TrafficView {

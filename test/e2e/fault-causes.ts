@@ -92,7 +92,7 @@ export const SERVICE_CAUSES = {
     fault: 'deleted rule in mode nftables',
     command: ['status'],
     exitCode: 0,
-    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: rule of chain \S+ .* in table portwide$/m,
+    printed: /^ {2}IPv4 .* \d+, \d+m?s ago: (rule of )?chain \S+ .* in table portwide$/m,
     page: CHANGES,
     shown: /external change.*IPv4.*Services.*in table portwide/s,
   },

@@ -9,6 +9,7 @@ import type { ComputedTrace, TraceAnswer, TraceStep } from '../../../status/api/
 import { NotFound } from '../../../status/http/handler.ts';
 import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
 import type { StatusSources } from '../../../status/sources.ts';
+import { SyncActivity } from '../../../status/sync-activity.ts';
 import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
 import { computeAnswer, computePath, type TraceSources } from '../../../status/trace/resolve.ts';
 import { traceResources } from '../../../status/trace/resources.ts';
@@ -728,6 +729,7 @@ describe('trace: the answer', () => {
   it('says how old the rules of other programs are', async () => {
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
+      syncs: new SyncActivity(),
       disabledForwarding: async () => undefined,
       foreignChains: async () => ({ value: { value: [] }, age: 40_300 }),
     } as unknown as StatusSources;
@@ -754,6 +756,7 @@ describe('trace: the answer', () => {
     ] as const) {
       const sources = {
         ...sourcesOf(webTable(), { ...SETTINGS, fields: { forwardsWithIpvs } }),
+        syncs: new SyncActivity(),
         disabledForwarding: async () => undefined,
         foreignChains: async () => ({ value: { value: [base] }, age: 0 }),
       } as unknown as StatusSources;
@@ -784,6 +787,7 @@ describe('trace: the answer', () => {
         for (const each of ['forward', 'output'] as const) {
           const sources = {
             ...sourcesOf(table, { ...SETTINGS, fields }),
+            syncs: new SyncActivity(),
             disabledForwarding: async () => undefined,
             foreignChains: async () => ({ value: { value: [base(each)] }, age: 0 }),
           } as unknown as StatusSources;
@@ -801,6 +805,7 @@ describe('trace: the answer', () => {
     const asked: unknown[] = [];
     const sources = {
       ...sourcesOf(webTable(), SETTINGS),
+      syncs: new SyncActivity(),
       disabledForwarding: async () => undefined,
       foreignChains: async (maxAge?: number) => {
         asked.push(maxAge);

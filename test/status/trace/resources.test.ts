@@ -10,10 +10,12 @@ import type { TraceAnswer } from '../../../status/api/trace.ts';
 import { Unanswerable } from '../../../status/http/handler.ts';
 import { RequestBudget } from '../../../status/http/request-budget.ts';
 import type { StatusSources } from '../../../status/sources.ts';
+import { SyncActivity } from '../../../status/sync-activity.ts';
 import { traceResources } from '../../../status/trace/resources.ts';
 import { Precedence } from '../../../sync/precedence.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
 import { requestOf } from '../request.ts';
+import { observerOf } from '../sync-reports.ts';
 
 describe('resources: live traces', () => {
   const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
@@ -45,24 +47,40 @@ describe('resources: live traces', () => {
 });
 
 describe('resources: traces', () => {
-  it('hold up no other request while the rules of other programs are read', async () => {
-    const table = new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} });
-    const read = Promise.withResolvers<{ value: Fact<readonly BaseChain[]>; age: number }>();
-    const traffic = (): BackendTraffic => ({
-      ...NFTABLES_TRAFFIC,
-      options: { family: 'IPv4', masqueradeAll: false, localDetector: undefined, resetsTcp: false },
-      isNodePortAddress: () => false,
-      serviceCidrs: [],
-    });
-    const sources = {
-      table,
+  const traffic = (): BackendTraffic => ({
+    ...NFTABLES_TRAFFIC,
+    options: { family: 'IPv4', masqueradeAll: false, localDetector: undefined, resetsTcp: false },
+    isNodePortAddress: () => false,
+    serviceCidrs: [],
+  });
+  const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+  const sourcesWith = (foreignChains: StatusSources['foreignChains']) =>
+    ({
+      table: new RouteTable({ nodeName: 'node', allPortsEnabled: true, onChange: () => {} }),
       backends: () => [{ family: 'IPv4', traffic }],
       nodeAddresses: () => [],
       disabledForwarding: async () => undefined,
-      foreignChains: () => read.promise,
-    } as unknown as StatusSources;
+      syncs: new SyncActivity(),
+      foreignChains,
+    }) as unknown as StatusSources;
+
+  it('are uncertain while the rules cannot be written', async () => {
+    const sources = sourcesWith(async () => ({ value: { value: [] }, age: 0 }));
     const resource = traceResources(sources, () => 0)['/api/v1/trace'];
-    const query = new URLSearchParams('from=10.244.1.5&to=10.96.0.10&port=80');
+    const uncertain = async () => {
+      const answer = (await resource?.answer(query, requestOf())) as TraceAnswer | undefined;
+      return answer?.paths[0]?.uncertain ?? [];
+    };
+    const syncs = sources.syncs.observing(observerOf());
+    assert.ok((await uncertain()).every((text) => !text.includes('cannot be written')));
+    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
+    assert.ok((await uncertain()).some((text) => text.startsWith('IPv4 rules cannot be written')));
+  });
+
+  it('hold up no other request while the rules of other programs are read', async () => {
+    const read = Promise.withResolvers<{ value: Fact<readonly BaseChain[]>; age: number }>();
+    const sources = sourcesWith(() => read.promise);
+    const resource = traceResources(sources, () => 0)['/api/v1/trace'];
     const budget = new RequestBudget(new FakeTimers(), new Precedence(), () => 0);
     const traces = Array.from({ length: 8 }, () =>
       budget.run((waitOutside) => resource?.answer(query, requestOf({ waitOutside }))),
