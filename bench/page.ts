@@ -1,4 +1,5 @@
 /** Measures how soon the status page of an agent is painted in Chromium. Results go to standard output as Markdown. */
+import { setTimeout as sleep } from 'node:timers/promises';
 import { AGENT_FLAGS, Agent } from '../test/e2e/agent.ts';
 import { createLab } from '../test/lab/lab.ts';
 import { waitFor } from '../test/lab/wait.ts';
@@ -8,6 +9,7 @@ import { serviceName } from './cluster.ts';
 import { IN_NAMESPACES, printHead, runBench, runsFlag, servicesFlag } from './harness.ts';
 import { median, percentile, printRow } from './table.ts';
 
+const SETTLE_MS = 20_000;
 const ADDRESS = '127.0.0.1:10270';
 const LEGEND = `Mode nftables, headless Chromium beside the agent, each time with an empty cache. "Painted" is the first contentful
 paint, "complete" the time until the page has the agent's answers, both since the navigation. Milliseconds.`;
@@ -30,6 +32,8 @@ async function measure(services: number, runs: number): Promise<void> {
         ...['--status-socket=none', `--status-bind-address=${ADDRESS}`, '--proxy-mode=nftables'],
       ]);
       await agent.apply(Array.from({ length: services }, (_, index) => apiObjects(index)).flat());
+      // The agent collects garbage after it read many objects.
+      await sleep(SETTLE_MS);
       for (const [fragment, element] of PAGES) {
         const times: { painted: number; complete: number }[] = [];
         for (let run = 0; run < runs; run++) {
