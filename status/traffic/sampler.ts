@@ -52,15 +52,17 @@ const CACHED_SAMPLES = 20;
  * them is read, and each stands for several.
  */
 const MAX_ENDS = 2500;
-/** Ends to read in a second at most when a part is read: half of the CPU time, for 1.4 times the error of an estimate. */
-const MAX_SAMPLED_ENDS = 1250;
+/**
+ * Ends to read in a second at most when a part is read: a quarter of the CPU time, for twice the error of an estimate.
+ */
+const MAX_SAMPLED_ENDS = 625;
 const RATE_MS = 1000;
 const MIN_INTERVAL_MS = 1000;
 const MAX_INTERVAL_MS = 60_000;
 /** The second sample has the first rates, for which a client waits. */
 const FIRST_INTERVAL_MS = 1000;
-/** Share of a core that dumps may take. With more than about 80,000 connections they take more: the longest interval is fixed. */
-const CPU_SHARE = 0.005;
+/** Share of a core that dumps may take. With more than about 50,000 connections they take more: the longest interval is fixed. */
+const CPU_SHARE = 0.003;
 
 /** What is measured, and when. */
 export interface TrafficView {

@@ -24,6 +24,10 @@ for (const [mode, modeTraffic] of [
   ['nftables', NFTABLES_TRAFFIC],
   ['iptables', IPTABLES_TRAFFIC],
 ] as const) {
+  /** As `waitFor`, until a sample shows the condition: on a busy machine samples are up to a minute apart. */
+  const sampled: typeof waitFor = (description, condition) =>
+    waitFor(description, condition, 50_000);
+
   describe(`traffic of Services in mode ${mode}`, function () {
     this.timeout(180_000);
     let lab: Lab;
@@ -109,7 +113,7 @@ for (const [mode, modeTraffic] of [
           assert.equal(sample.countsBytes, true);
           const tally = await lab.client.burst(VIPS[4], 80, 1000);
           assert.equal((tally.answered['pod-1'] ?? 0) + (tally.answered['pod-2'] ?? 0), 1000);
-          const web = await waitFor('all connections and bytes are counted', async () => {
+          const web = await sampled('all connections and bytes are counted', async () => {
             const found = await row('by=service&service=default/web');
             const sent = await clientBytes();
             const { connections, bytes } = found?.total ?? {};
@@ -126,7 +130,7 @@ for (const [mode, modeTraffic] of [
             assert.equal(endpoint?.total.connections, tally.answered[pod.name]);
           }
           if (timeout === 1) {
-            await waitFor('no connection is left', async () => {
+            await sampled('no connection is left', async () => {
               const found = await row('by=service&service=default/web');
               return found?.connections === 0;
             });
@@ -148,7 +152,7 @@ for (const [mode, modeTraffic] of [
         assert.ok(outcome.outcome === 'answered');
         bytes += 28 + payload.length + 28 + Buffer.byteLength(JSON.stringify(outcome.reply));
       }
-      const all = await waitFor('the datagrams are counted', async () => {
+      const all = await sampled('the datagrams are counted', async () => {
         const found = await row('by=service&service=default/all');
         return found?.total.packets === 6 ? found : undefined;
       });
@@ -169,7 +173,7 @@ for (const [mode, modeTraffic] of [
       try {
         await client.top('by=service');
         await lab.client.burst(VIPS[4], 80, 10);
-        const web = await waitFor('the connections are counted', async () => {
+        const web = await sampled('the connections are counted', async () => {
           const found = await row('by=service&service=default/web');
           return found?.total.connections === 10 ? found : undefined;
         });
