@@ -8,6 +8,7 @@ import { compareText } from '../api/collections.ts';
 import type { HashInput } from '../api/load-balancing.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { Endpoint } from '../endpoints/select.ts';
+import type { Steps } from '../sync/steps.ts';
 
 /**
  * Number of slots, a prime. It never changes: another number moves nearly all clients. Up to 100 endpoints get shares within
@@ -30,6 +31,7 @@ const SLOT_FACTOR = 0x9e3779b1;
  * @param endpoints in any order. Past `SLOTS` endpoints, some have no slot.
  */
 export function slotTable(serviceKey: ObjectKey, endpoints: readonly Endpoint[]): Endpoint[] {
+  // `finish` of sync/ is not for this layer, which has decisions only.
   const steps = slotTableSteps(serviceKey, endpoints);
   for (;;) {
     const { done, value } = steps.next();
@@ -41,7 +43,7 @@ export function slotTable(serviceKey: ObjectKey, endpoints: readonly Endpoint[])
 export function* slotTableSteps(
   serviceKey: ObjectKey,
   endpoints: readonly Endpoint[],
-): Generator<undefined, Endpoint[], undefined> {
+): Steps<Endpoint[]> {
   const sorted = endpoints
     .toSorted((a, b) => compareText(a.address, b.address) || (a.port ?? 0) - (b.port ?? 0))
     .map((endpoint, index, all) => {
@@ -59,7 +61,7 @@ export function* slotTableSteps(
 }
 
 /** The index of the endpoint of each slot. @param hashes of the endpoints, at most `SLOTS`. */
-function* matchSlots(hashes: Uint32Array): Generator<undefined, Int32Array, undefined> {
+function* matchSlots(hashes: Uint32Array): Steps<Int32Array> {
   const count = hashes.length;
   const owners = new Int32Array(SLOTS).fill(-1);
   if (count === 0) return owners;
