@@ -19,8 +19,9 @@ import { baseChain, errorRules, SPEAKER_HOOKS, translationHooks } from './owned-
 
 /** The chains for slices of one size. */
 export function exactSliceChains(size: ExactSize, options: ChainOptions): NftChain[] {
-  const { source, destination, sourcePort, port, firstOfSlice, inSet, notInSet, rewrite } =
-    rulePartsFor(options.family);
+  const { source, destination, sourcePort, port, firstOfSlice, inSet, rewrite } = rulePartsFor(
+    options.family,
+  );
   const owners = exactMap('udp-owners', size);
   const vips = exactMap('udp-owner-vips', size);
   const ownerPorts = exactMap('udp-owner-ports', size);
@@ -35,18 +36,20 @@ export function exactSliceChains(size: ExactSize, options: ChainOptions): NftCha
       // nft accepts a port field only after a match on the protocol.
       [udp, rewrite('destination', to, owners), NOTRACK, ACCEPT],
       [udp, inSet(to, ownerPorts), NOTRACK, ACCEPT],
+      // Packets to a slice without owner, or to a VIP that does not let the sender in, are rejected or dropped. Here, and not
+      // in `sources`, so that what an owner sends to a client takes one lookup less.
+      [inSet([destination], 'owned-vips'), ACCEPT],
     ],
-    [owners, ownerPorts],
+    [owners, ownerPorts, 'owned-vips'],
   );
   const from = [source, firstOfSlice(sourcePort, size)];
-  const isNotToVip = notInSet([destination], 'owned-vips');
   const sources = chain(
     'owned-sources',
     [
-      [udp, inSet(from, ownerPorts), isNotToVip, NOTRACK, ACCEPT],
-      [udp, inSet([source, sourcePort], 'udp-vip-ports'), isNotToVip, NOTRACK, ACCEPT],
+      [udp, inSet(from, ownerPorts), NOTRACK, ACCEPT],
+      [udp, inSet([source, sourcePort], 'udp-vip-ports'), NOTRACK, ACCEPT],
     ],
-    [ownerPorts, 'udp-vip-ports', 'owned-vips'],
+    [ownerPorts, 'udp-vip-ports'],
   );
   const packets: RuleParts[] = [
     [udp, inSet([destination], 'owned-addresses'), jumpTo(destinations.name)],
