@@ -18,6 +18,7 @@ import {
   POLICIES,
   service,
 } from '../status/answers.ts';
+import { TOP_ROWS, topList } from '../status/traffic-answers.ts';
 import {
   type FakeResources,
   fakeAgent,
@@ -53,7 +54,11 @@ const RESOURCES: FakeResources = {
     const reason = path[1] === 'broken' ? ': it cannot be read: spec.x: wrong' : '';
     throw new NotFound(`this agent knows no Service "${path.join('/')}"${reason}`);
   },
-  '/api/v1/diff': () => answers.diff,
+  '/api/v1/diff': ({ query }) => {
+    queries.push(query.toString());
+    return answers.diff;
+  },
+  '/api/v1/top': () => topList(TOP_ROWS.service),
   '/api/v1/policies': ({ query }) => {
     if (answers.policies === undefined) throw new NotFound('no such resource');
     return page(answers.policies, query);
@@ -506,6 +511,15 @@ describe('status commands', () => {
       assert.deepEqual(JSON.parse(await watching.next('"new"', '\n}\n')), answers.services[0]);
       assert.equal(await watching.stop(), 0);
     });
+
+    for (const command of ['status -w', 'get policies -w', 'top services -w']) {
+      it(`ends when its reader is gone, without a change: ${command}`, async () => {
+        const script = `set -o pipefail; timeout 30 "$0" ${command} --status-socket "$1" | head -n 1; echo $?`;
+        const { stdout, stderr } = await execa('bash', ['-c', script, PORTWIDE, agent.path]);
+        const lines = stdout.split('\n');
+        assert.deepEqual([lines.length, lines[1], stderr], [2, '0', '']);
+      });
+    }
 
     it('prints changes of the state', async () => {
       const watching = start(['status', '-w']);
