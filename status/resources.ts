@@ -105,9 +105,11 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
-      parameters: { limit: PAGE_PARAMETERS.limit, family: FAMILY },
-      handle: async ({ family, limit }, request) =>
-        kernelDiff(await comparisons.compare({ family, service: undefined }, request), limit),
+      parameters: { limit: PAGE_PARAMETERS.limit, family: FAMILY, namespace: NAMESPACE },
+      handle: async ({ family, namespace, limit }, request) => {
+        const scope = { family, namespace, service: undefined };
+        return kernelDiff(await comparisons.compare(scope, request), limit);
+      },
     }),
     '/api/v1/changes': resource({
       summary: 'The latest changes of the kernel, the newest first',

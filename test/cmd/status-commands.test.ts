@@ -448,6 +448,11 @@ describe('status commands', () => {
       assert.deepEqual(JSON.parse((await run('diff', '-o', 'json')).stdout), answers.diff);
     });
 
+    it('passes its options to the API', async () => {
+      await run('diff', '-n', 'shop', '--family=IPv6');
+      assert.deepEqual(queries, ['namespace=shop&family=IPv6&limit=1000']);
+    });
+
     it('exits with 1 if a family is not synced, and says why', async () => {
       answers.diff = diff([], {
         unsynced: [{ family: 'IPv6', hasSynced: false, error: 'nft failed' }],

@@ -788,6 +788,17 @@ describe('resources: comparison with the kernel', () => {
     assert.deepEqual([one.items.length, one.omitted, one.total, one.continue], [1, 1, 2, null]);
   });
 
+  it('lists differences of one namespace', async () => {
+    const asked: unknown[] = [];
+    const compare = async (...[, , namespace]: Parameters<NonNullable<Backend['compare']>>) => {
+      asked.push(namespace);
+      return missing;
+    };
+    const { get } = statusOf(filledTable(), { backends: () => [backend('IPv4', compare)] });
+    await get<KernelDiff>('/api/v1/diff', 'namespace=shop');
+    assert.deepEqual(asked, ['shop']);
+  });
+
   it('describes differences of a Service unless they may be changes in progress', async () => {
     const syncs = syncedActivity();
     const changing = { ...missing, syncs: { ended: 1, begun: 2 } };
