@@ -38,6 +38,7 @@ const DEFAULTS = {
   status: HEALTHY,
   services: SERVICES,
   diff: diff([]),
+  detail: DETAIL,
   policies: POLICIES as typeof POLICIES | undefined,
 };
 const answers = { ...DEFAULTS };
@@ -50,7 +51,7 @@ const RESOURCES: FakeResources = {
   '/api/v1/endpoints': ({ query }) => page(ENDPOINTS, query),
   '/api/v1/routes': ({ query }) => page(ROUTES, query),
   '/api/v1/services/{namespace}/{name}': ({ path }) => {
-    if (path.join('/') === 'shop/web') return DETAIL;
+    if (path.join('/') === 'shop/web') return answers.detail;
     const reason = path[1] === 'broken' ? ': it cannot be read: spec.x: wrong' : '';
     throw new NotFound(`this agent knows no Service "${path.join('/')}"${reason}`);
   },
@@ -421,6 +422,24 @@ describe('status commands', () => {
       assert.equal((await run('describe', 'svc', 'web', '-n', 'shop')).stdout, stdout);
       const json = (await run('describe', 'svc', 'web', '-o', 'json')).stdout;
       assert.deepEqual(JSON.parse(json), DETAIL);
+    });
+
+    it('prints ten connections, stale ones first, and all that it got with -o wide', async () => {
+      const [flow] = DETAIL.connections?.entries ?? assert.fail();
+      const entries = Array.from({ length: 30 }, (_, at) => ({
+        ...(flow ?? assert.fail()),
+        source: `10.1.0.${at}`,
+        stale: at === 29,
+      }));
+      answers.detail = { ...DETAIL, connections: { total: 42, entries } };
+      const { lines } = await run('describe', 'svc', 'shop/web');
+      const first = lines.indexOf('Connections:') + 2;
+      assert.match(lines[first] ?? '', / 10\.1\.0\.29:/);
+      assert.match(lines[first + 9] ?? '', / 10\.1\.0\.8:/);
+      assert.equal(lines[first + 10], '  and 32 more (-o wide lists 30)');
+      const wide = await run('describe', 'svc', 'shop/web', '-o', 'wide');
+      assert.match(wide.lines[first + 29] ?? '', / 10\.1\.0\.28:/);
+      assert.equal(wide.lines[first + 30], '  and 12 more');
     });
 
     it('exits with 1 for an unknown Service, 2 for a name in several namespaces', async () => {
