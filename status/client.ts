@@ -234,7 +234,9 @@ export class StatusClient {
 
   #refusal(text: string, status: number): Error {
     const { error } = this.#parse(text) as Partial<ErrorBody>;
-    if (typeof error?.message === 'string') return new ApiError({ ...error, code: status });
+    if (typeof error?.message === 'string') {
+      return new ApiError({ ...error, message: printableAscii(error.message), code: status });
+    }
     return this.#bad(`HTTP status ${status} without a message`);
   }
 

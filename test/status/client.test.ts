@@ -86,6 +86,10 @@ describe('status/client: answers', () => {
       return true;
     });
     await assert.rejects(client.get('/api/v1/nothing', []), { code: 404 });
+    await assert.rejects(client.get('/api/v1/status', [], { '\u001b': 1 }), (error: ApiError) => {
+      assert.match(error.text, /^parameter \\u001b: unknown/);
+      return true;
+    });
   });
 
   const bad: Readonly<Record<string, readonly [RequestListener, RegExp]>> = {
