@@ -139,7 +139,7 @@ export const SERVICE_CAUSES = {
     shown: /RefusedNodeAddress.*default\/media.*192\.168\.77\.10 is an address of this node/,
   },
   overlap: {
-    fault: 'VIP of an older Service',
+    fault: 'VIP of another Service',
     command: [...DESCRIBE, 'default/second'],
     exitCode: 0,
     printed:
