@@ -5,6 +5,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Service } from '../../api/objects.ts';
 import { NO_EVENTS } from '../../events/recorder.ts';
+import { NftError } from '../../nft/command.ts';
 import type { Backend } from '../../proxier/backend.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
@@ -706,8 +707,11 @@ describe('resources: state of the node', () => {
       kernelFeatures: async () => [{ name: 'ip_forward', value: '0', ok: false, note: 'set it' }],
     });
     const syncs = sources.syncs.observing(observerOf());
-    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
-    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
+    const output =
+      '/dev/stdin:1:13-16: Error: no memory\nadd rule ip a b accept\n   ^^\nError: other';
+    const failure = new NftError(output, undefined);
+    syncs.syncFailed('IPv4', failure, { full: true, seconds: 1 });
+    syncs.syncFailed('IPv4', failure, { full: true, seconds: 1 });
     sources.watches
       .observing({
         request: () => {},
@@ -727,7 +731,10 @@ describe('resources: state of the node', () => {
         ['RefusedNodePort', 'Service default/refused'],
       ],
     );
-    assert.match(problems[0]?.message ?? '', /\(2 attempts\): nft failed: no memory/);
+    assert.match(
+      problems[0]?.message ?? '',
+      /\(2 attempts\): nft failed: Error: no memory: add rule ip a b accept$/,
+    );
   });
 
   it('forwards every call of the observers that it wraps', () => {
@@ -827,8 +834,8 @@ describe('resources: comparison with the kernel', () => {
     assert.deepEqual(
       problems.map(({ reason, message }) => [reason, message]),
       [
-        ['NotSynced', 'IPv4: not synced yet'],
-        ['NotSynced', 'IPv6: not synced yet'],
+        ['NotSynced', 'not synced yet'],
+        ['NotSynced', 'not synced yet'],
       ],
     );
   });
