@@ -104,13 +104,21 @@ export const SERVICE_CAUSES = {
     page: CHANGES,
     shown: /external change.*IPv4.*policies.*table ip portwide-policy was deleted/s,
   },
-  notReady: {
-    fault: 'endpoint not ready',
+  noneReady: {
+    fault: 'no endpoint ready',
     command: [...DESCRIBE, 'default/web'],
     exitCode: 0,
-    printed: /^ {2}NoEndpoints +IPv4 +no endpoint is ready \(1 are not\); packets are rejected$/m,
+    printed: /^ {2}NoEndpoints +IPv4 +no endpoint is ready \(0 of 1\); packets are rejected$/m,
     page: problemsOf('default/web'),
-    shown: /NoEndpoints.*no endpoint is ready \(1 are not\); packets are rejected/,
+    shown: /NoEndpoints.*no endpoint is ready \(0 of 1\); packets are rejected/,
+  },
+  oneNotReady: {
+    fault: 'endpoint not ready',
+    command: ['get', 'endpoints', 'default/web'],
+    exitCode: 0,
+    printed: /10\.244\.\d+\.\d+:8080 +notReady +no +not ready/,
+    page: tableOf('default/web', 'Endpoints'),
+    shown: /10\.244\.\d+\.\d+:8080.*no\s*not ready/,
   },
   zoneHints: {
     fault: 'zone hints',
