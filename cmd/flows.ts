@@ -15,7 +15,6 @@ import {
   PROTOCOL_NAMES,
   portNumber,
   protocolName,
-  requireService,
   type Session,
   type StatusCommandOptions,
   serviceOption,
@@ -91,10 +90,6 @@ async function follow(session: Session, options: FlowsOptions): Promise<2> {
   endWithUser();
   const show = printer(session, options);
   const query = { namespace, service, ip, port, protocol, event };
-  if (service !== undefined) {
-    const [its = '', name = ''] = service.split('/');
-    await requireService(session, its, name);
-  }
   for await (const line of session.client.lines<FlowLine>('/api/v1/flows', query)) await show(line);
   session.note('portwide: the agent ended the stream; it may be stopping');
   return EXIT.error;

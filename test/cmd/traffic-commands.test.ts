@@ -255,22 +255,22 @@ describe('traffic commands', () => {
 
     it('passes its options to the API', async () => {
       const filters = ['--ip=10.0.0.1', '--port=53', '--protocol=udp', '--event=denied'];
-      answers.services = [service({ name: 'web' })];
+      answers.flows = lines(started);
       await run('flows', '--service=shop/web', ...filters);
       await run('flows', '-n', 'shop');
       assert.deepEqual(queries, [
-        'service=shop%2Fweb',
         'service=shop%2Fweb&ip=10.0.0.1&port=53&protocol=UDP&event=denied',
         'namespace=shop',
       ]);
     });
 
     it('exits with 2 if the agent does not know the Service, instead of waiting', async () => {
-      answers.services = [service({ name: 'web' })];
-      answers.flows = () => assert.fail('flows of an unknown Service');
+      const message = 'this agent knows no Service "shop/nosuch"';
+      answers.flows = () => {
+        throw new NotFound(message);
+      };
       const { stdout, stderr, exitCode } = await run('flows', '--service=shop/nosuch');
-      const message = 'portwide: this agent knows no Service "shop/nosuch"';
-      assert.deepEqual([stdout, stderr, exitCode], ['', message, 2]);
+      assert.deepEqual([stdout, stderr, exitCode], ['', `portwide: ${message}`, 2]);
     });
 
     it('ends silently with status 0 when its reader is gone', async () => {

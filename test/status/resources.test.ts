@@ -566,6 +566,15 @@ describe('resources: the status API', () => {
   it('fails with 404 for a Service that does not exist', async () => {
     await assert.rejects(detail('none'), /knows no Service "default\/none"/);
   });
+
+  it('fails with 404 for flows of a Service that does not exist, instead of waiting', async () => {
+    await using server = await serverOf(resources);
+    const ask = (service: string) => fetch(`${server.url}/api/v1/flows?service=${service}`);
+    const unknown = await ask('default/none');
+    assert.equal(unknown.status, 404);
+    assert.match(await unknown.text(), /this agent knows no Service \\"default\/none\\"/);
+    assert.equal((await ask('default/web')).status, 200);
+  });
 });
 
 describe('resources: traffic of Services and endpoints', () => {
