@@ -17,11 +17,13 @@ const answers = {
   /** One after the other; the last one is repeated. */
   top: [] as readonly TopList[],
   flows: (): AsyncIterable<FlowLine> => assert.fail('no answer'),
+  ping: (): object => ({}),
 };
 /** Queries that the agent got. */
 const queries: string[] = [];
 
 const RESOURCES: FakeResources = {
+  '/api/v1': () => answers.ping(),
   '/api/v1/services': ({ query }) => {
     query.delete('limit');
     queries.push(query.toString());
@@ -51,6 +53,7 @@ describe('traffic commands', () => {
   after(() => agent[Symbol.asyncDispose]());
   beforeEach(() => {
     queries.length = 0;
+    answers.ping = () => ({});
   });
   // After a failure.
   afterEach(() => commands.kill());
@@ -208,6 +211,32 @@ describe('traffic commands', () => {
         'portwide: the agent ended the stream; it may be stopping',
       ]);
       assert.equal(exitCode, 2);
+    });
+
+    it('says how long the agent was stopped, and that the next times may be late', async () => {
+      const [opened] = FLOWS;
+      const late = { at: NOW, event: 'late', lost: 0, notes: [], seconds: 12.3 } as const;
+      answers.flows = lines({ ...started, notes: [] }, late, opened ?? started);
+      const { lines: printed } = await run('flows');
+      assert.equal(
+        printed[1],
+        `${NOW}   the agent was stopped or busy for 12.3 s: the next times may be as much too late`,
+      );
+      assert.match(printed[2] ?? '', / opened /);
+    });
+
+    it('says that the agent does not answer, and that it does again', async () => {
+      const more = Promise.withResolvers<void>();
+      answers.flows = async function* () {
+        yield { ...started, notes: [] };
+        await more.promise;
+        yield { ...started, notes: [] };
+      };
+      answers.ping = () => new Promise(() => {});
+      const watching = start(['flows']);
+      assert.match(await watching.next('no answer'), /^portwide: no answer within 7 s from the /m);
+      more.resolve();
+      await watching.next('portwide: the agent answers again');
     });
 
     it('prints a note that is new, and no second header', async () => {
