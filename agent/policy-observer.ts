@@ -1,11 +1,12 @@
 /** Reports network policy as log lines, metrics and Events. */
-import { asError, type InvalidObject } from '../api/errors.ts';
+import type { InvalidObject } from '../api/errors.ts';
 import { type IpFamily, POLICY_KINDS } from '../api/objects.ts';
 import type { Policy, PolicyFault } from '../api/policy-objects.ts';
 import { nodeRef, objectRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { PolicyMetrics } from '../metrics/policy.ts';
 import type { EnforcerObserver } from '../policy/enforce/enforcer.ts';
+import { failureText } from '../process/failure-text.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { UnreadableObject } from '../sources/kubernetes/informer-store.ts';
@@ -45,7 +46,7 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
     failed(family, error) {
       metrics.applyFailures.inc({ ip_family: family });
       if (!failures.isFailing(family)) {
-        const note = asError(error).message;
+        const note = failureText(error);
         events.warning(nodeRef(nodeName), 'FailedToApplyNetworkPolicy', note, ACTION);
       }
       failures.failed(

@@ -175,13 +175,22 @@ export function describeValue(value: unknown): string {
   return typeof value === 'string' ? printableAscii(JSON.stringify(short)) : short;
 }
 
+const SHORT_ESCAPES: Readonly<Record<string, string>> = {
+  '\b': '\\b',
+  '\t': '\\t',
+  '\n': '\\n',
+  '\f': '\\f',
+  '\r': '\\r',
+};
+
 /**
  * Escapes every character outside printable ASCII, so that untrusted text is safe in logs and
- * terminals.
+ * terminals. Control characters look as in JSON, in which values are quoted.
  */
 export function printableAscii(line: string): string {
   return line.replace(
     /[^\x20-\x7e]/g,
-    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
+    (character) =>
+      SHORT_ESCAPES[character] ?? `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
   );
 }

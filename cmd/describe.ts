@@ -20,7 +20,7 @@ import {
 
 interface DescribeOptions extends StatusCommandOptions {
   readonly namespace?: string;
-  readonly output?: DocumentFormat;
+  readonly output?: DocumentFormat | 'wide';
 }
 
 export function addDescribeCommand(program: Command): void {
@@ -37,7 +37,13 @@ export function addDescribeCommand(program: Command): void {
     .aliases(['svc', 'services'])
     .argument('<service>', 'NAMESPACE/NAME, or NAME if no other namespace has it')
     .option('-n, --namespace <name>', 'namespace')
-    .addOption(new Option('-o, --output <format>', 'output format').choices(['json', 'yaml']))
+    .addOption(
+      new Option('-o, --output <format>', 'wide: more connections').choices([
+        'wide',
+        'json',
+        'yaml',
+      ]),
+    )
     .addOption(statusSocketOption())
     .addHelpText('after', exitHelp('described', 'no such Service'))
     .action((service: string, options: DescribeOptions) =>
@@ -48,10 +54,11 @@ export function addDescribeCommand(program: Command): void {
           ...(['kernelTotal', 'kernelDifferent', 'kernelStable'] as const),
           ...(['connections', 'healthCheck', 'events'] as const),
         ]);
+        const { output } = options;
         session.print(
-          options.output === undefined
-            ? serviceDetailText(detail, Date.now(), session.style)
-            : await documentText(detail, options.output),
+          output === undefined || output === 'wide'
+            ? serviceDetailText(detail, Date.now(), session.style, output === 'wide')
+            : await documentText(detail, output),
         );
         return EXIT.ok;
       }),

@@ -10,6 +10,7 @@ import {
   addStatusCommand,
   EXIT,
   exitHelp,
+  namespaceOption,
   type StatusCommandOptions,
   statusSocketOption,
   withAgent,
@@ -19,6 +20,7 @@ import {
 const MAX_ITEMS = 1000;
 
 interface DiffOptions extends StatusCommandOptions {
+  readonly namespace?: string;
   readonly family?: string;
   readonly headers: boolean;
   readonly output?: DocumentFormat | 'short';
@@ -30,6 +32,7 @@ export function addDiffCommand(program: Command): void {
     'diff',
     'show what differs between the kernel (-) and the rules that the agent wants (+)',
   )
+    .addOption(namespaceOption())
     .addOption(
       new Option('-o, --output <format>', 'short: a table with one row').choices([
         ...['short', 'json', 'yaml'],
@@ -42,12 +45,12 @@ export function addDiffCommand(program: Command): void {
       'after',
       exitHelp('no differences', 'there are differences, or an IP family is not synced'),
     )
-    .action(({ family, output, headers, ...options }: DiffOptions) =>
+    .action(({ namespace, family, output, headers, ...options }: DiffOptions) =>
       withAgent(options, async ({ client, style, print }) => {
         const diff = await client.get<KernelDiff>(
           '/api/v1/diff',
           [...(['items', 'compared', 'different'] as const), 'inProgress', 'omitted', 'unsynced'],
-          { family, limit: MAX_ITEMS },
+          { namespace, family, limit: MAX_ITEMS },
         );
         // Every mode has rules, also without Services.
         if (diff.compared === 0) {

@@ -1,10 +1,11 @@
 /** `portwide flows`: connections of Services that open and close, and packets that are refused, as they happen. */
 import { type Command, Option } from 'commander';
 import type { FlowLine } from '../status/api/traffic.ts';
+import type { StatusClientError } from '../status/client-errors.ts';
 import { type DocumentFormat, documentText, jsonLine } from '../status/print/documents.ts';
 import { safe } from '../status/print/style.ts';
 import { Table } from '../status/print/table.ts';
-import { FLOW_COLUMNS, lostText } from '../status/print/traffic.ts';
+import { FLOW_COLUMNS, lateText, lostText } from '../status/print/traffic.ts';
 import { FLOW_EVENTS } from '../status/traffic/flow-filter.ts';
 import {
   addStatusCommand,
@@ -15,7 +16,6 @@ import {
   PROTOCOL_NAMES,
   portNumber,
   protocolName,
-  requireService,
   type Session,
   type StatusCommandOptions,
   serviceOption,
@@ -91,11 +91,10 @@ async function follow(session: Session, options: FlowsOptions): Promise<2> {
   endWithUser();
   const show = printer(session, options);
   const query = { namespace, service, ip, port, protocol, event };
-  if (service !== undefined) {
-    const [its = '', name = ''] = service.split('/');
-    await requireService(session, its, name);
-  }
-  for await (const line of session.client.lines<FlowLine>('/api/v1/flows', query)) await show(line);
+  const onSilence = (error: StatusClientError | undefined) =>
+    session.note(`portwide: ${error?.text ?? 'the agent answers again'}`);
+  const lines = session.client.lines<FlowLine>('/api/v1/flows', query, undefined, onSilence);
+  for await (const line of lines) await show(line);
   session.note('portwide: the agent ended the stream; it may be stopping');
   return EXIT.error;
 }
@@ -117,6 +116,7 @@ function tablePrinter({ print, note, style }: Session, { headers }: FlowsOptions
   return (line) => {
     if ('flow' in line) return print(table.print([line], Date.now()));
     if (line.event === 'lost') return print(lostText(line));
+    if (line.event === 'late') return print(lateText(line));
     // The header shows that later flows are reported.
     if (line.event === 'started') print(table.print([], Date.now()));
     for (const text of line.notes) if (!noted.has(text)) note(`portwide: ${safe(text)}`);

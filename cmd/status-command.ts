@@ -57,7 +57,7 @@ export function serviceOption(description: string): Option {
   });
 }
 
-/** `--namespace`, for commands with `--service`. */
+/** `--namespace`, for commands that select Services by it and perhaps by `--service`. */
 export function namespaceOption(): Option {
   return new Option('-n, --namespace <name>', 'only Services in this namespace').conflicts(
     'service',
@@ -135,10 +135,19 @@ export async function withAgent(
   }
 }
 
-/** Ends a command without end when `kubectl portwide` ends: without a terminal, no signal reaches the pod. */
+/** Ends a command without end when its output has no reader, and when `kubectl portwide` ends. */
 export function endWithUser(): void {
+  setInterval(() => void endWithReader(), POLL_MS).unref();
+  // Without a terminal, no signal reaches the pod.
   if (process.env[STDIN_VARIABLE] === undefined) return;
   process.stdin.on('close', () => process.exit(0)).resume();
+}
+
+/** Otherwise `| head -n 1` would not end a command that has nothing to write. */
+async function endWithReader(): Promise<void> {
+  // Loaded late, because it loads koffi.
+  const { hasHungUp } = await import('../netlink/core/hang-up.ts');
+  if (hasHungUp(process.stdout.fd)) process.exit(0);
 }
 
 /**

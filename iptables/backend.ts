@@ -82,8 +82,8 @@ export function iptablesBackend(iptables: Iptables, options: IptablesOptions): B
     describeRule: (rule) => describeIptablesRule(rule, ruleset),
     untraceable: untraceableVariant(iptables),
     findDrift: () => writer.findDrift(),
-    async compare(service, signal) {
-      const result = new ComparisonBuilder(service, signal);
+    async compare(service, signal, namespace) {
+      const result = new ComparisonBuilder(service, signal, namespace);
       const syncSpan = syncs.watch();
       // Before the first sync the kernel may have the rules of kube-proxy.
       if (hasSynced) await writer.compare(result);

@@ -255,8 +255,12 @@ class IpvsBackend implements Backend {
   }
 
   /** Does not wait for a sync in progress, and holds up no sync. */
-  async compare(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison> {
-    const result = new ComparisonBuilder(service, signal);
+  async compare(
+    service?: ObjectKey,
+    signal?: AbortSignal,
+    namespace?: string,
+  ): Promise<Comparison> {
+    const result = new ComparisonBuilder(service, signal, namespace);
     const syncSpan = this.#syncs.watch();
     // Before the first sync the kernel may have the state of kube-proxy.
     if (this.#isFirstSync) return result.result();

@@ -9,6 +9,7 @@ import type { NftNotification } from '../netlink/nftables/types.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
 import type { Timers } from '../sync/timers.ts';
 import { nftProcessIds } from './command.ts';
+import { nftFamily } from './rule.ts';
 
 /** A part of the agent that owns nf_tables tables, with the same names in all of its families. */
 export interface TableOwner {
@@ -45,6 +46,8 @@ export class NftMonitor {
   /** Timer that starts the watch; set when the first load has ended. */
   #deadline: unknown;
   #socket: ReturnType<typeof watchNftables> | undefined;
+  /** What the transaction that is being read changed, by table. */
+  readonly #changes = new Map<string, TableChange>();
   #isStartedOrClosed = false;
 
   /** @param watch opens the netlink socket; replaced in tests. */
@@ -97,8 +100,9 @@ export class NftMonitor {
       this.#socket = this.#watch({
         filteredPortIds: [...openPortIds],
         isOwnPortId: (port) => nftProcessIds.has(port) || openPortIds.has(port),
-        onChange: (change) => this.#notifyOwners(change),
+        onChange: (change) => this.#collect(change),
         onOverrun: () => {
+          this.#notifyOwners();
           for (const owner of this.#owners) {
             for (const family of owner.families)
               owner.onExternalChange(family, 'nf_tables notifications were lost');
@@ -111,19 +115,51 @@ export class NftMonitor {
     }
   }
 
-  #notifyOwners(change: NftNotification): void {
-    const { family: number, table, isNew } = change;
-    if (table === undefined) return;
+  /** The kernel reports the rules of a deleted table first, then its chains, then the table. */
+  #collect(change: NftNotification): void {
+    const { kind, family: number, table } = change;
+    if (kind === 'generation') this.#notifyOwners();
     const family = IP_FAMILIES.find((each) => addressFamily(each) === number);
-    if (family === undefined) return;
-    for (const owner of this.#owners) {
-      if (!owner.tables.includes(table) || !owner.families.includes(family)) continue;
-      owner.onExternalChange(
-        family,
-        `${nameOf(change)} ${isNew ? 'added' : 'deleted'} in table ${table}`,
-      );
+    if (table === undefined || family === undefined) return;
+    if (!this.#owners.some(({ tables }) => tables.includes(table))) return;
+    const key = `${family} ${table}`;
+    const extent = extentOf(change);
+    if ((this.#changes.get(key)?.extent ?? -1) >= extent) return;
+    this.#changes.set(key, { family, table, extent, what: changeText(change, family, table) });
+  }
+
+  #notifyOwners(): void {
+    const changes = [...this.#changes.values()];
+    this.#changes.clear();
+    for (const { family, table, what } of changes) {
+      for (const owner of this.#owners) {
+        if (!owner.tables.includes(table) || !owner.families.includes(family)) continue;
+        owner.onExternalChange(family, what);
+      }
     }
   }
+}
+
+/** The most extensive change of a table in one transaction. */
+interface TableChange {
+  readonly family: IpFamily;
+  readonly table: string;
+  readonly extent: number;
+  readonly what: string;
+}
+
+/** A deleted table or chain includes everything in it. */
+function extentOf({ kind, isNew }: NftNotification): number {
+  if (isNew) return 0;
+  return kind === 'table' ? 2 : kind === 'chain' ? 1 : 0;
+}
+
+function changeText(change: NftNotification, family: IpFamily, table: string): string {
+  const { kind, name, isNew } = change;
+  const inTable = `table ${nftFamily(family)} ${table}`;
+  if (kind === 'table') return `${inTable} was ${isNew ? 'changed' : 'deleted'}`;
+  if (kind === 'chain' && !isNew) return `chain ${name} of ${inTable} was deleted`;
+  return `${nameOf(change)} ${isNew ? 'added' : 'deleted'} in ${inTable}`;
 }
 
 /** `rule of chain services`, `element of cluster-ips`, `chain services`. */

@@ -140,9 +140,13 @@ export class NftBackend implements Backend {
     this.#onDrift = callback;
   }
 
-  async compare(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison> {
+  async compare(
+    service?: ObjectKey,
+    signal?: AbortSignal,
+    namespace?: string,
+  ): Promise<Comparison> {
     return await this.#tables.readBesides(async (reader) => {
-      const result = new ComparisonBuilder(service, signal);
+      const result = new ComparisonBuilder(service, signal, namespace);
       const syncSpan = this.#syncs.watch();
       await compareTable(reader, this.#plan, this.family, result);
       return result.result(syncSpan());

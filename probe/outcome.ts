@@ -1,4 +1,5 @@
 /** What a probe of one port can find. */
+import { printableAscii } from '../api/read-field.ts';
 
 export const PROBE_PROTOCOLS = ['TCP', 'UDP'] as const;
 export type ProbeProtocol = (typeof PROBE_PROTOCOLS)[number];
@@ -49,7 +50,7 @@ const MAX_NAME = 60;
  */
 export function endpointName(line: string): string {
   const name = fieldOfJson(line) ?? line;
-  const printable = name.trim().replace(/[^\x20-\x7e]/g, '?');
+  const printable = printableAscii(name.trim());
   if (printable === '') return '(no text)';
   return printable.length > MAX_NAME ? `${printable.slice(0, MAX_NAME)}...` : printable;
 }

@@ -70,9 +70,10 @@ export interface Backend {
    * write, and has nothing to compare before the first `apply`.
    * @param service undefined: all Services, and the rules that belong to none.
    * @param signal stops the comparison, which then throws the reason of the signal.
+   * @param namespace Only differences in objects of Services in this namespace count.
    * @throws errors of reading the kernel.
    */
-  compare?(service?: ObjectKey, signal?: AbortSignal): Promise<Comparison>;
+  compare?(service?: ObjectKey, signal?: AbortSignal, namespace?: string): Promise<Comparison>;
   /** How packets are treated, besides the TrafficPlans of the Routes. */
   traffic?(): BackendTraffic;
   /** What a rule of nf_tables is for; undefined if it is not a rule of this backend. */

@@ -14,30 +14,39 @@ export class ComparisonBuilder {
   readonly service: ObjectKey | undefined;
   /** Aborted when the last client of the comparison has gone. */
   readonly signal: AbortSignal | undefined;
+  readonly #namespace: string | undefined;
   #compared = 0;
   #different = 0;
   readonly #differences: ComparedObject[] = [];
   readonly #unchanged: ComparedObject[] = [];
 
-  /** @param signal ends the comparison: `add` and `addUnchanged` then throw the reason. */
-  constructor(service: ObjectKey | undefined, signal?: AbortSignal) {
+  /**
+   * @param signal ends the comparison: `add` and `addUnchanged` then throw the reason.
+   * @param namespace see `Backend.compare`.
+   */
+  constructor(service: ObjectKey | undefined, signal?: AbortSignal, namespace?: string) {
+    this.#namespace = namespace;
     this.service = service;
     this.signal = signal;
   }
 
   /**
    * Adds an object.
-   * @param describe called only if the result is to contain the object, because texts of 100,000
+   * @param describe called only if the result may contain the object, because texts of 100,000
    * elements are expensive.
    * @throws the reason of the signal.
    */
   add(state: ComparedState, describe: () => Omit<ComparedObject, 'state'>): void {
     this.addUnchanged(1);
     const isDifferent = state !== 'ok';
+    if (!isDifferent && this.service === undefined) return;
+    const namespace = this.#namespace;
+    const described = namespace === undefined ? undefined : describe();
+    if (described !== undefined && described.service?.startsWith(`${namespace}/`) !== true) return;
     if (isDifferent) this.#different += 1;
-    else if (this.service === undefined) return;
     const objects = isDifferent ? this.#differences : this.#unchanged;
-    if (objects.length < MAX_COMPARED_OBJECTS) objects.push({ ...describe(), state });
+    if (objects.length < MAX_COMPARED_OBJECTS)
+      objects.push({ ...(described ?? describe()), state });
   }
 
   /** Counts objects that are as they should be, in a comparison of all Services. @throws the reason of the signal. */

@@ -341,7 +341,7 @@ export class RouteTable implements ObjectSink {
       state: this.#services.get(key),
       slices: this.#slices.of(key),
       routes,
-      olderSpeakers: new Set(routes.flatMap((route) => [...this.#udpOwners.olderServices(route)])),
+      otherSpeakers: new Map(routes.flatMap((route) => [...this.#udpOwners.winners(route)])),
       node: { node: this.topology, nodeAddresses: this.#nodeAddresses },
     });
   }

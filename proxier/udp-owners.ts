@@ -2,6 +2,7 @@
 import type { ObjectKey } from '../api/objects.ts';
 import { type PortRange, rangesOverlap } from '../api/ports.ts';
 import type { Route } from '../services/route.ts';
+import { winnerText } from '../services/vip-conflicts.ts';
 import { spokenPorts } from '../traffic/plan.ts';
 
 export class UdpOwners {
@@ -14,7 +15,7 @@ export class UdpOwners {
 
   /**
    * Indexes an added, changed or removed Route.
-   * @returns other Services that share an owner with the Route: `olderServices` of their Routes may have changed.
+   * @returns other Services that share an owner with the Route: `winners` of their Routes may have changed.
    */
   replaceRoute(before: Route | undefined, after: Route | undefined): Set<ObjectKey> {
     const sharing = new Set<ObjectKey>();
@@ -32,19 +33,23 @@ export class UdpOwners {
     return sharing;
   }
 
-  /** Older Services that give a UDP port of the Route to its owner too. The owner sends from it as their VIP only. */
-  olderServices(route: Route): Set<ObjectKey> {
-    const older = new Set<ObjectKey>();
+  /**
+   * Services with precedence that give a UDP port of the Route to its owner too, each with its `winnerText`. The owner
+   * sends from it as their VIP only.
+   */
+  winners(route: Route): Map<ObjectKey, string> {
+    const winners = new Map<ObjectKey, string>();
     for (const address of ownersOfUdp(route)) {
       for (const other of this.routesOf(address)) {
-        if (older.has(other.serviceKey) || !isOlder(other, route)) continue;
+        if (winners.has(other.serviceKey) || contender(other).priority >= contender(route).priority)
+          continue;
         // Quick: most Services that share pods have ranges of their own.
         if (!rangesOverlap(udpRanges(other), udpRanges(route))) continue;
         if (rangesOverlap(spokenPorts(other, address), spokenPorts(route, address)))
-          older.add(other.serviceKey);
+          winners.set(other.serviceKey, winnerText(contender(other), contender(route)));
       }
     }
-    return older;
+    return winners;
   }
 }
 
@@ -57,6 +62,6 @@ function udpRanges({ owned }: Route): readonly PortRange[] {
   return owned?.ranges.filter(({ protocol }) => protocol === 'UDP') ?? [];
 }
 
-function isOlder(a: Route, b: Route): boolean {
-  return (a.owned?.priority ?? '') < (b.owned?.priority ?? '');
+function contender({ serviceKey, owned }: Route) {
+  return { serviceKey, priority: owned?.priority ?? '' };
 }

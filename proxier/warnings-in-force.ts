@@ -32,7 +32,7 @@ interface WarningInputs {
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
   /** See `speakerWarnings`. */
-  readonly olderSpeakers: ReadonlySet<ObjectKey>;
+  readonly otherSpeakers: ReadonlyMap<ObjectKey, string>;
   readonly node: Pick<RouteContext, 'node' | 'nodeAddresses'>;
 }
 
@@ -71,7 +71,7 @@ export class WarningsInForce {
 
   #compute(
     serviceKey: ObjectKey,
-    { state, slices, routes, olderSpeakers, node: { node, nodeAddresses } }: WarningInputs,
+    { state, slices, routes, otherSpeakers, node: { node, nodeAddresses } }: WarningInputs,
     onListeners: readonly ServiceWarning[],
   ): ServiceWarning[] {
     const { warnings = [], ports = [], refusals = [] } = state?.served ?? {};
@@ -83,7 +83,7 @@ export class WarningsInForce {
         : []),
       ...onListeners,
       ...nodeEndpointWarnings(routes, nodeAddresses),
-      ...speakerWarnings(serviceKey, olderSpeakers),
+      ...speakerWarnings(serviceKey, otherSpeakers),
       ...withoutRepeats(
         ports.flatMap((port) => {
           if (port.ownership === undefined) return [];

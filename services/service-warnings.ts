@@ -197,15 +197,16 @@ function namesWithOneOrdinal(
 }
 
 /**
- * Warns that pods own UDP ports by an older Service too: they send from these ports as its VIP only.
- * @param older the older Services.
+ * Warns that pods own UDP ports by a Service with precedence too: they send from these ports as its VIP only.
+ * @param winners these Services, each with its `winnerText`.
  */
 export function speakerWarnings(
   serviceKey: ObjectKey,
-  older: ReadonlySet<ObjectKey>,
+  winners: ReadonlyMap<ObjectKey, string>,
 ): ServiceWarning[] {
-  return [...older].sort(compareText).map((other) => {
-    const message = `pods own the same UDP ports by the older Service ${other}, and their packets leave as its VIP. Clients of Service ${serviceKey} get no answer on these ports; give the Services different ports or pods`;
+  const inOrder = [...winners].sort(([a], [b]) => compareText(a, b));
+  return inOrder.map(([, winner]) => {
+    const message = `pods own the same UDP ports by ${winner}, and their packets leave as its VIP. Clients of Service ${serviceKey} get no answer on these ports; give the Services different ports or pods`;
     return { serviceKey, message };
   });
 }

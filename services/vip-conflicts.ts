@@ -57,7 +57,7 @@ interface Overlap {
  * Grants VIPs to Services.
  *
  * Requests of different kinds share a VIP: a listed port takes precedence over port ranges, and port ranges over all
- * ports. Overlapping requests of one kind conflict: the older Service owns the VIP; the younger Service is refused,
+ * ports. Overlapping requests of one kind conflict: the first by `priorityOf` owns the VIP; the other Service is refused,
  * and takes over when the owner is deleted. A VIP that is an address of this node is refused to all-ports and
  * port-range Services, because they would cut off ssh and the kubelet.
  */
@@ -250,6 +250,22 @@ export function priorityOf(
   return `${creationTimestamp || '~'} ${serviceKey} ${id}`;
 }
 
+/** A Service in a conflict. */
+interface Contender {
+  readonly serviceKey: ObjectKey;
+  /** See `priorityOf`. */
+  readonly priority: string;
+}
+
+/** The Service that wins a conflict, and why: `the older Service a/b`, or `Service a/b, the first by name`. */
+export function winnerText(winner: Contender, loser: Pick<Contender, 'priority'>): string {
+  const createdAt = ({ priority }: Pick<Contender, 'priority'>) => priority.split(' ', 1)[0];
+  const service = `Service ${winner.serviceKey}`;
+  return createdAt(winner) === createdAt(loser)
+    ? `${service}, the first by name`
+    : `the older ${service}`;
+}
+
 function requestsOf(
   port: ServedPort,
   serviceKey: ObjectKey,
@@ -307,7 +323,7 @@ function overlapRefusal({ owner, first, requests }: Overlap): ServiceRefusal {
   const what = `${isNodePort ? 'node ' : ''}${isOne ? 'port' : 'ports'} ${shown} ${isOne ? 'is' : 'are'}`;
   const subject = ports.length === 0 ? 'every port is' : what;
   const place = isNodePort ? family : vip;
-  const message = `${place}: ${subject} already served for the older Service ${owner.serviceKey}`;
+  const message = `${place}: ${subject} already served for ${winnerText(owner, first)}`;
   const refusal = { serviceKey, reason: 'Overlap', field, message } as const;
   const isOwned = requests.some((request) => request.isOwned);
   return isOwned ? { ...refusal, lostVip: { vip, to: owner.serviceKey } } : refusal;

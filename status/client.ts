@@ -28,6 +28,8 @@ export interface StatusClientOptions {
   /** Milliseconds without an answer before a ping, and then until its answer. */
   readonly pingAfterMs?: number;
   readonly pingMs?: number;
+  /** Milliseconds without a line of a stream before a ping. */
+  readonly silenceMs?: number;
 }
 
 /** Long enough to compare the rules of 10,000 Services with the kernel four times. */
@@ -37,6 +39,7 @@ const PING_PATH = '/api/v1';
 const PING_AFTER_MS = 1000;
 /** More than a request waits in the agent for its turn (2 s). */
 const PING_MS = 4000;
+const SILENCE_MS = 3000;
 /** Items in a page: the most that the agent sends. */
 const PAGE_LIMIT = 1000;
 /** A list that changes between two pages is read again, at most this often. */
@@ -50,12 +53,14 @@ export class StatusClient {
   readonly #timeoutMs: number;
   readonly #pingAfterMs: number;
   readonly #pingMs: number;
+  readonly #silenceMs: number;
 
   constructor(options: StatusClientOptions) {
     this.#path = options.socketPath;
     this.#timeoutMs = options.timeoutMs ?? TIMEOUT_MS;
     this.#pingAfterMs = options.pingAfterMs ?? PING_AFTER_MS;
     this.#pingMs = options.pingMs ?? PING_MS;
+    this.#silenceMs = options.silenceMs ?? SILENCE_MS;
   }
 
   /**
@@ -90,18 +95,23 @@ export class StatusClient {
   /**
    * Reads a stream of objects, one a line, until the agent ends it, `signal` is aborted, or the caller stops. Waits
    * without limit for the next line.
+   * @param onSilence called with an error when no line comes and the agent does not answer a ping either, and without
+   * when it is back.
    * @throws StatusClientError also if the connection breaks.
    */
   async *lines<T extends object>(
     path: string,
     query: Query = {},
     signal?: AbortSignal,
+    onSilence?: (error: AgentTimeoutError | undefined) => void,
   ): AsyncGenerator<T, void, undefined> {
     const response = await this.#send(path, query, signal);
     response.socket.setTimeout(0);
+    const silence = onSilence && this.#watchSilence(onSilence);
     let rest = '';
     try {
       for await (const chunk of response.setEncoding('utf8')) {
+        silence?.heard();
         const lines = (rest + String(chunk)).split('\n');
         rest = lines.pop() ?? '';
         if (rest.length > MAX_BYTES) throw this.#bad(`a line has more than ${MAX_BYTES} bytes`);
@@ -111,6 +121,7 @@ export class StatusClient {
       if (signal?.aborted) return;
       throw error instanceof BadAnswerError ? error : this.#failure(error);
     } finally {
+      silence?.end();
       response.destroy();
     }
     if (rest !== '') throw this.#bad('the stream ended within a line');
@@ -183,8 +194,42 @@ export class StatusClient {
     throw this.#refusal(await this.#text(response), response.statusCode ?? 0);
   }
 
-  /** Calls `fail` if the agent does not answer a cheap request. Any answer or other error is a sign of life. */
-  #ping(fail: (error: AgentTimeoutError) => void): ClientRequest {
+  /** Pings the agent while a stream is silent. */
+  #watchSilence(onSilence: (error: AgentTimeoutError | undefined) => void) {
+    let timer: NodeJS.Timeout | undefined;
+    let ping: ClientRequest | undefined;
+    let [isLost, isOver] = [false, false];
+    const wait = () => {
+      clearTimeout(timer);
+      if (!isOver) timer = setTimeout(ask, this.#silenceMs);
+    };
+    const heard = () => {
+      if (isLost) onSilence(undefined);
+      isLost = false;
+      ping?.destroy();
+      wait();
+    };
+    const ask = () => {
+      const lost = (error: AgentTimeoutError) => {
+        if (!isLost) onSilence(error);
+        isLost = true;
+      };
+      ping = this.#ping(lost, this.#silenceMs).on('response', heard).on('close', wait);
+    };
+    wait();
+    const end = () => {
+      isOver = true;
+      clearTimeout(timer);
+      ping?.destroy();
+    };
+    return { heard, end };
+  }
+
+  /**
+   * Calls `fail` if the agent does not answer a cheap request. Any answer or other error is a sign of life.
+   * @param after milliseconds without an answer before the call, for the message.
+   */
+  #ping(fail: (error: AgentTimeoutError) => void, after = this.#pingAfterMs): ClientRequest {
     const ping = sendRequest({
       socketPath: this.#path,
       path: PING_PATH,
@@ -196,7 +241,7 @@ export class StatusClient {
     ping.on('error', () => undefined);
     ping.on('timeout', () => {
       ping.destroy();
-      const total = this.#pingAfterMs + this.#pingMs;
+      const total = after + this.#pingMs;
       fail(new AgentTimeoutError(this.#path, total, socketOwner(this.#path)));
     });
     ping.end();
@@ -234,7 +279,9 @@ export class StatusClient {
 
   #refusal(text: string, status: number): Error {
     const { error } = this.#parse(text) as Partial<ErrorBody>;
-    if (typeof error?.message === 'string') return new ApiError({ ...error, code: status });
+    if (typeof error?.message === 'string') {
+      return new ApiError({ ...error, message: printableAscii(error.message), code: status });
+    }
     return this.#bad(`HTTP status ${status} without a message`);
   }
 

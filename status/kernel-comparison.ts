@@ -37,6 +37,7 @@ export interface KernelComparison {
 export interface ComparisonScope {
   readonly family: IpFamily | undefined;
   readonly service: ObjectKey | undefined;
+  readonly namespace?: string | undefined;
 }
 
 /** Other comparisons took too long. */
@@ -79,10 +80,10 @@ export class KernelComparisons {
     scope: ComparisonScope,
     { signal, waitOutside }: ComparisonRequest,
   ): Promise<KernelComparison> {
-    const { family = '', service } = scope;
+    const { family = '', service, namespace = '' } = scope;
     const work = (allGone: AbortSignal) => compareWithKernel(this.#sources, scope, allGone);
     if (service === undefined) {
-      return await waitOutside(() => this.#ofAll.run(family, work, signal));
+      return await waitOutside(() => this.#ofAll.run(`${family} ${namespace}`, work, signal));
     }
     const expired = new AbortController();
     const timer = this.#timers.set(() => expired.abort(new ComparisonTimeout()), MAX_SERVICE_WAIT);
@@ -107,13 +108,14 @@ export function kernelDiff(
 
 async function compareWithKernel(
   { backends, families, syncs }: Sources,
-  { family, service }: ComparisonScope,
+  { family, service, namespace }: ComparisonScope,
   signal: AbortSignal,
 ): Promise<KernelComparison> {
   const isIncluded = (other: IpFamily) => family === undefined || other === family;
   const all: FamilyComparison[] = [];
+  const compareOnce = (backend: Backend) => backend.compare?.(service, signal, namespace);
   for (const backend of backends()) {
-    if (isIncluded(backend.family)) all.push(await compareFamily(backend, service, signal));
+    if (isIncluded(backend.family)) all.push(await compareFamily(backend, compareOnce, signal));
   }
   const sum = (count: (of: FamilyComparison) => number) =>
     all.reduce((total, of) => total + count(of), 0);
@@ -141,7 +143,7 @@ type FamilyComparison = Omit<KernelComparison, 'unsynced'>;
  */
 async function compareFamily(
   backend: Backend,
-  service: ObjectKey | undefined,
+  compareOnce: (backend: Backend) => Promise<Comparison> | undefined,
   signal: AbortSignal,
 ): Promise<FamilyComparison> {
   let common: ReadonlySet<string> | undefined;
@@ -150,7 +152,7 @@ async function compareFamily(
     // An attempt during the same sync would find the same changes in progress.
     if (attempt > 1) await syncPrecedence.idle(MAX_WAIT);
     signal.throwIfAborted();
-    const found = (await backend.compare?.(service, signal)) ?? NOTHING;
+    const found = (await compareOnce(backend)) ?? NOTHING;
     const { begun, ended } = found.syncs;
     const differences = found.objects.filter(({ state }) => state !== 'ok');
     firstBegun ??= begun;

@@ -1,7 +1,7 @@
 /** Remembers what the policy enforcer did, for the status API. */
-import { asError } from '../api/errors.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { EnforcerObserver } from '../policy/enforce/enforcer.ts';
+import { failureText } from '../process/failure-text.ts';
 
 /** Where changes of the rules are logged. */
 interface PolicyChanges {
@@ -63,7 +63,7 @@ export class PolicyActivity {
       },
       failed: (family, error) => {
         observer.failed(family, error);
-        const { message } = asError(error);
+        const message = failureText(error);
         this.#failure = { at: this.#now(), message, count: (this.#failure?.count ?? 0) + 1 };
       },
     };

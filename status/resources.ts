@@ -9,7 +9,7 @@ import type { Page } from './api/common.ts';
 import type { EndpointStatus, ServiceSummary } from './api/services.ts';
 import type { TrafficRates } from './api/traffic.ts';
 import { File } from './http/file.ts';
-import { NotFound, type ResourceRequest, type Resources, resource } from './http/handler.ts';
+import { NotFound, type Resources, resource } from './http/handler.ts';
 import { PAGE_PARAMETERS, pageOf } from './http/paging.ts';
 import { oneOf, parsed } from './http/parameters.ts';
 import { KernelComparisons, kernelDiff } from './kernel-comparison.ts';
@@ -67,7 +67,7 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       response: 'ServiceDetail',
       parameters: {},
       handle: (_, request) =>
-        serviceDetail(sources, inspectedService(sources, request), comparisons, request),
+        serviceDetail(sources, inspectedService(sources, request.path), comparisons, request),
     }),
     '/api/v1/endpoints': resource({
       summary: 'Endpoints, and why this node uses each or not',
@@ -105,9 +105,11 @@ export function statusResources(sources: StatusSources, now: () => number = Date
     '/api/v1/diff': resource({
       summary: 'Objects in the kernel that are not as they should be',
       response: 'KernelDiff',
-      parameters: { limit: PAGE_PARAMETERS.limit, family: FAMILY },
-      handle: async ({ family, limit }, request) =>
-        kernelDiff(await comparisons.compare({ family, service: undefined }, request), limit),
+      parameters: { limit: PAGE_PARAMETERS.limit, family: FAMILY, namespace: NAMESPACE },
+      handle: async ({ family, namespace, limit }, request) => {
+        const scope = { family, namespace, service: undefined };
+        return kernelDiff(await comparisons.compare(scope, request), limit);
+      },
     }),
     '/api/v1/changes': resource({
       summary: 'The latest changes of the kernel, the newest first',
@@ -141,7 +143,9 @@ export function statusResources(sources: StatusSources, now: () => number = Date
       parameters: {},
       handle: () => ({ paths: Object.keys(resources) }),
     }),
-    ...trafficResources(sources.traffic),
+    ...trafficResources(sources.traffic, (service) => {
+      inspectedService(sources, service.split('/'));
+    }),
     '/api/v1/openapi.json': resource({
       summary: 'This description',
       response: undefined,
@@ -173,11 +177,11 @@ async function withTraffic<Row extends object>(
   return { ...page, items: page.items.map((row) => ({ ...row, traffic: ratesOf(row, lookup) })) };
 }
 
+/** @throws NotFound */
 function inspectedService(
   { table, sourceFaults }: StatusSources,
-  { path }: ResourceRequest,
+  [namespace = '', name = '']: readonly string[],
 ): InspectedService {
-  const [namespace = '', name = ''] = path;
   const inspected = table.inspect(serviceKeyOf(namespace, name));
   if (inspected !== undefined) return inspected;
   const unknown = `this agent knows no Service ${JSON.stringify(`${namespace}/${name}`)}`;

@@ -20,7 +20,7 @@ import {
 } from './views/services.ts';
 import { timeText } from './views/text.ts';
 import { unreadableProblem } from './views/unreadable.ts';
-import { unsyncedText } from './views/unsynced.ts';
+import { unsyncedReason } from './views/unsynced.ts';
 
 const MAX_ENDPOINTS = 500;
 const MAX_KERNEL_OBJECTS = 500;
@@ -137,7 +137,7 @@ async function kernelObjects(
     const comparison = await comparisons.compare(scope, request);
     const { objects, compared, different, unsynced } = comparison;
     const problems = unsynced.map((family) => ({
-      ...problem('NotSynced', unsyncedText(family)),
+      ...problem('NotSynced', unsyncedReason(family)),
       family: family.family,
     }));
     const [first] = objects;

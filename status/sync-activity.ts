@@ -1,5 +1,6 @@
 /** Remembers what the syncs of each family did, for the status API. Memory is bounded. */
 import type { IpFamily } from '../api/objects.ts';
+import { failureText } from '../process/failure-text.ts';
 import type { SyncReport } from '../proxier/family-proxier.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
@@ -111,7 +112,7 @@ export class SyncActivity {
       },
       syncFailed: (family, error, attempt) => {
         observer.syncFailed(family, error, attempt);
-        const message = error instanceof Error ? error.message : String(error);
+        const message = failureText(error);
         this.#count(attempt);
         this.#log.failed(family, message, attempt, this.#now());
         this.#set(family, { failure: this.#repeat(this.family(family).failure, message) });

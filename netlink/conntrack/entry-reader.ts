@@ -6,7 +6,7 @@ import type { IpFamily } from '../../api/objects.ts';
 import { AF_INET, addressFormatter, ipFamilyOf } from '../core/address.ts';
 import { align, attributeEnd, attributeType, NLA_HDRLEN } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
-import { readNumber } from '../core/network-order.ts';
+import { readNumber, readU64 } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
 import {
   CTA_COUNTERS_BYTES,
@@ -19,7 +19,9 @@ import {
   CTA_PROTOINFO_TCP_STATE,
   CTA_STATUS,
   CTA_TIMESTAMP,
+  CTA_TIMESTAMP_EVENT,
   CTA_TIMESTAMP_START,
+  CTA_TIMESTAMP_STOP,
   CTA_TUPLE_ORIG,
   CTA_TUPLE_REPLY,
   CTA_ZONE,
@@ -52,6 +54,7 @@ class ReusedEntry implements DetailedEntry {
     counters: undefined,
     tcpState: undefined,
     startedAt: undefined,
+    eventAt: undefined,
   };
   readonly #counters = { packets: 0, bytes: 0 };
   readonly #format = addressFormatter();
@@ -113,6 +116,7 @@ class ReusedEntry implements DetailedEntry {
     details.counters = undefined;
     details.tcpState = undefined;
     details.startedAt = undefined;
+    details.eventAt = undefined;
     clearTuple(this.#orig);
     clearTuple(this.#reply);
     let zone: number | undefined;
@@ -143,14 +147,13 @@ class ReusedEntry implements DetailedEntry {
         case CTA_PROTOINFO:
           this.#readTcp(bytes, value, valueEnd);
           break;
-        case CTA_TIMESTAMP: {
-          const time = findAttribute(bytes, value, valueEnd, CTA_TIMESTAMP_START);
-          if (time !== 0) {
-            const timeEnd = attributeEnd(bytes, time, valueEnd);
-            details.startedAt = readU64(bytes, time + NLA_HDRLEN, timeEnd) / 1e6;
-          }
+        case CTA_TIMESTAMP:
+          details.startedAt = timeIn(bytes, value, valueEnd, CTA_TIMESTAMP_START);
+          details.eventAt ??= timeIn(bytes, value, valueEnd, CTA_TIMESTAMP_STOP);
           break;
-        }
+        case CTA_TIMESTAMP_EVENT:
+          details.eventAt = readU64(bytes, value, valueEnd) / 1e6;
+          break;
       }
       at += align(valueEnd - at);
     }
@@ -182,6 +185,13 @@ class ReusedEntry implements DetailedEntry {
   }
 }
 
+/** A nested attribute with nanoseconds, in milliseconds. */
+function timeIn(bytes: Buffer, start: number, end: number, wanted: number): number | undefined {
+  const time = findAttribute(bytes, start, end, wanted);
+  if (time === 0) return undefined;
+  return readU64(bytes, time + NLA_HDRLEN, attributeEnd(bytes, time, end)) / 1e6;
+}
+
 /** The offset of a nested attribute; 0 if there is none. */
 function findAttribute(bytes: Buffer, start: number, end: number, wanted: number): number {
   for (let at = start; at + NLA_HDRLEN <= end; ) {
@@ -190,12 +200,4 @@ function findAttribute(bytes: Buffer, start: number, end: number, wanted: number
     at += align(valueEnd - at);
   }
   return 0;
-}
-
-/** A number in network order; exact up to 2^53. */
-function readU64(bytes: Buffer, start: number, end: number): number {
-  if (end - start < 8) {
-    throw new MalformedMessage(`integer attribute has ${end - start} bytes; must have 8`);
-  }
-  return bytes.readUInt32BE(start) * 2 ** 32 + bytes.readUInt32BE(start + 4);
 }

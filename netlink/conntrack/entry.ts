@@ -47,6 +47,8 @@ export interface EntryDetails {
    * Creation time, milliseconds since 1970; undefined with `net.netfilter.nf_conntrack_timestamp=0`.
    */
   readonly startedAt: number | undefined;
+  /** When an event happened, as `startedAt`. Before Linux 6.14 only of `destroy`. */
+  readonly eventAt?: number | undefined;
 }
 
 /** A conntrack entry with its details. */
@@ -83,11 +85,13 @@ export const CTA_ZONE = 18;
 export const CTA_TIMESTAMP = 20;
 const CTA_FILTER = 25;
 const CTA_STATUS_MASK = 26;
+export const CTA_TIMESTAMP_EVENT = 27;
 export const CTA_COUNTERS_PACKETS = 1;
 export const CTA_COUNTERS_BYTES = 2;
 export const CTA_PROTOINFO_TCP = 1;
 export const CTA_PROTOINFO_TCP_STATE = 1;
 export const CTA_TIMESTAMP_START = 1;
+export const CTA_TIMESTAMP_STOP = 2;
 const CTA_FILTER_ORIG_FLAGS = 1;
 const CTA_FILTER_REPLY_FLAGS = 2;
 /** A packet was seen in the reply direction: linux/netfilter/nf_conntrack_common.h. */

@@ -42,6 +42,8 @@ export interface Libc {
    * @returns whether it became readable, without an error, within these milliseconds, which may be a fraction.
    */
   waitReadable(fd: number, milliseconds: number): boolean;
+  /** Whether the other end of a pipe, socket or terminal is closed (ppoll). Does not block. */
+  hasHungUp(fd: number): boolean;
   /** Calls back in a separate event loop turn whenever the socket is readable or has failed. */
   watch(fd: number, onReadable: () => void): { close(): void };
 }
@@ -88,6 +90,9 @@ const POLLFD_LENGTH = 8;
 const POLLFD_EVENTS = 4;
 const POLLFD_RETURNED = 6;
 const POLLIN = 1;
+/** The kernel returns these events also if they are not requested. */
+const POLLERR = 8;
+const POLLHUP = 16;
 
 const MSG_TRUNC = 0x20;
 const MSG_DONTWAIT = 0x40;
@@ -157,6 +162,16 @@ function load(): Libc {
   /** struct timespec */
   const timeout = Buffer.alloc(16);
   const polled = Buffer.alloc(POLLFD_LENGTH);
+  /** @returns the events of a descriptor that came within these milliseconds; 0 for none and after an error. */
+  const poll = (fd: number, events: number, milliseconds: number): number => {
+    writeU32(polled, fd, 0);
+    writeU16(polled, events, POLLFD_EVENTS);
+    writeU16(polled, 0, POLLFD_RETURNED);
+    writeU64(timeout, BigInt(Math.floor(milliseconds / 1000)), 0);
+    writeU64(timeout, BigInt(Math.floor((milliseconds % 1000) * 1e6)), 8);
+    const ready = ppoll.now(polled, 1, timeout, null);
+    return ready > 0 ? readU16(polled, POLLFD_RETURNED) : 0;
+  };
   const recvmmsg = bind(
     'int recvmmsg(int fd, void *headers, uint32_t count, int flags, void *timeout)',
   );
@@ -222,15 +237,8 @@ function load(): Libc {
     },
     manyBuffers,
     receivePooled: (fd, buffer) => recvfrom.pooled(...receiveArguments(fd, buffer)),
-    waitReadable(fd, milliseconds) {
-      writeU32(polled, fd, 0);
-      writeU16(polled, POLLIN, POLLFD_EVENTS);
-      writeU16(polled, 0, POLLFD_RETURNED);
-      writeU64(timeout, BigInt(Math.floor(milliseconds / 1000)), 0);
-      writeU64(timeout, BigInt(Math.floor((milliseconds % 1000) * 1e6)), 8);
-      const ready = ppoll.now(polled, 1, timeout, null);
-      return ready > 0 && readU16(polled, POLLFD_RETURNED) === POLLIN;
-    },
+    waitReadable: (fd, milliseconds) => poll(fd, POLLIN, milliseconds) === POLLIN,
+    hasHungUp: (fd) => (poll(fd, 0, 0) & (POLLERR | POLLHUP)) !== 0,
     watch: (fd, onReadable) => watch(koffi, fd, onReadable),
   };
 }

@@ -12,6 +12,14 @@ export function readNumber(bytes: Buffer, start: number, end: number, size: 1 | 
   return size === 2 ? bytes.readUInt16BE(start) : bytes.readUInt8(start);
 }
 
+/** A number of 64 bits; exact up to 2^53. @throws MalformedMessage if the value has fewer than 8 bytes. */
+export function readU64(bytes: Buffer, start: number, end: number): number {
+  if (end - start < 8) {
+    throw new MalformedMessage(`integer attribute has ${end - start} bytes; must have 8`);
+  }
+  return bytes.readUInt32BE(start) * 2 ** 32 + bytes.readUInt32BE(start + 4);
+}
+
 /**
  * Reads the number in an attribute; undefined if the attribute is missing.
  * @throws MalformedMessage as `readNumber`.

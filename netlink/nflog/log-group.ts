@@ -6,7 +6,7 @@ import { type Attribute, encodeAttributes, walkAttributes } from '../core/attrib
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { NetlinkError } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
-import { encodeNumber, readNumber } from '../core/network-order.ts';
+import { encodeNumber, readNumber, readU64 } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH, NFNL_SUBSYS_ULOG, nfgenmsg } from '../core/nfnetlink.ts';
 import { NotificationSocket } from '../core/notifications.ts';
 import { readText } from '../core/text.ts';
@@ -22,6 +22,8 @@ export interface LoggedPacket {
    * in zones of other programs, and where the kernel does not send entries with packets.
    */
   readonly original: OriginalDestination | undefined;
+  /** When the packet came, milliseconds since 1970; undefined if the kernel does not tell, as for packets of this node. */
+  readonly receivedAt?: number | undefined;
 }
 
 /** The destination of a packet before its translation. */
@@ -41,6 +43,7 @@ const NFULA_CFG_FLAGS = 6;
 const NFULNL_CFG_F_CONNTRACK = 4;
 const NFULNL_CFG_CMD_BIND = 1;
 const NFULNL_COPY_PACKET = 2;
+const NFULA_TIMESTAMP = 3;
 const NFULA_PAYLOAD = 9;
 const NFULA_PREFIX = 10;
 const NFULA_CT = 18;
@@ -126,14 +129,21 @@ function readPacket({ payload }: NetlinkMessage): LoggedPacket {
   let prefix = '';
   let bytes = payload.subarray(0, 0);
   let original: OriginalDestination | undefined;
+  let receivedAt: number | undefined;
   let isReply = false;
   walkAttributes(payload, NFGENMSG_LENGTH, payload.length, (type, start, end) => {
     if (type === NFULA_PREFIX) prefix = readText(payload, start, end);
     else if (type === NFULA_PAYLOAD) bytes = payload.subarray(start, end);
+    else if (type === NFULA_TIMESTAMP) receivedAt = readTime(payload, start, end);
     else if (type === NFULA_CT) original = readOriginal(payload, start, end);
     else if (type === NFULA_CT_INFO) isReply = readNumber(payload, start, end, 4) >= IP_CT_IS_REPLY;
   });
-  return { prefix, bytes, original: isReply ? undefined : original };
+  return { prefix, bytes, original: isReply ? undefined : original, receivedAt };
+}
+
+/** struct nfulnl_msg_packet_timestamp: seconds and microseconds. */
+function readTime(bytes: Buffer, start: number, end: number): number {
+  return readU64(bytes, start, end) * 1000 + readU64(bytes, start + 8, end) / 1000;
 }
 
 function readOriginal(payload: Buffer, from: number, to: number): OriginalDestination | undefined {

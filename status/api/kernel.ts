@@ -26,7 +26,7 @@ export interface UnsyncedFamily {
 export interface KernelDiff extends Page<KernelObject> {
   /** Number of objects that `items` lacks. */
   readonly omitted: number;
-  /** Number of objects compared. */
+  /** Number of objects compared, of all namespaces. */
   readonly compared: number;
   /** Number of differences, without changes in progress. */
   readonly different: number;

@@ -165,7 +165,7 @@ export interface OwnedPortsStatus {
     readonly vip: string;
     readonly ports: readonly string[];
   }[];
-  /** VIPs on which these owners get nothing. `service`: the older Service that serves the ports; null for an address of this node. */
+  /** VIPs on which these owners get nothing. `service`: the Service that serves the ports; null for an address of this node. */
   readonly refusedVips: readonly { readonly vip: string; readonly service: string | null }[];
 }
 

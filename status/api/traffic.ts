@@ -80,6 +80,7 @@ export interface FlowEntry {
 
 /** One line of `GET /api/v1/flows`: a flow. */
 export interface FlowEvent {
+  /** When it happened, if the kernel tells (`net.netfilter.nf_conntrack_timestamp`); otherwise when the agent read it. */
   readonly at: Time;
   /**
    * `opened`, `closed`: a conntrack entry was confirmed or removed. `rejected`, `dropped`: a packet to a VIP or node
@@ -107,13 +108,15 @@ export interface FlowNotice {
   readonly at: Time;
   /**
    * `started`: later flows are reported. `lost`: some were not, because the kernel or the client was too slow. `notes`:
-   * `notes` has changed.
+   * `notes` has changed. `late`: the agent was stopped or busy until now, so times of the next flows may be late.
    */
-  readonly event: 'started' | 'lost' | 'notes';
-  /** Number of lost events; 0 for `started` and `notes`. */
+  readonly event: 'started' | 'lost' | 'notes' | 'late';
+  /** Number of lost events; 0 for others. */
   readonly lost: number;
-  /** What the stream does not show, and what to do about it. Empty for `lost`. */
+  /** What the stream does not show, and what to do about it. Empty for `lost` and `late`. */
   readonly notes: readonly string[];
+  /** Only with `late`: how long the agent was stopped or busy. */
+  readonly seconds?: number;
 }
 
 export type FlowLine = FlowEvent | FlowNotice;

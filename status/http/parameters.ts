@@ -1,4 +1,5 @@
 /** Parameters of a request, parsed into values. Pure. */
+import { describeValue, printableAscii } from '../../api/read-field.ts';
 
 /** A parameter that cannot be used. */
 export class BadParameter extends Error {
@@ -40,7 +41,10 @@ export function readParameters<P extends Parsers>(query: URLSearchParams, parser
     const parser = Object.hasOwn(parsers, name) ? parsers[name] : undefined;
     if (parser === undefined) {
       const known = Object.keys(parsers).join(', ') || 'none';
-      throw new BadParameter(printable(name), `unknown; known parameters: ${known}`);
+      throw new BadParameter(
+        printableAscii(name.slice(0, 60)),
+        `unknown; known parameters: ${known}`,
+      );
     }
     if (Object.hasOwn(values, name)) throw new BadParameter(name, 'given more than once');
     if (text.length > MAX_LENGTH) {
@@ -56,7 +60,7 @@ export function oneOf<T extends string>(...known: readonly T[]): Parser<T> {
   const parse = (text: string, name: string) => {
     const found = known.find((each) => each === text);
     if (found !== undefined) return found;
-    throw new BadParameter(name, `must be one of ${known.join(', ')}, not ${quoted(text)}`);
+    throw new BadParameter(name, `must be one of ${known.join(', ')}, not ${describeValue(text)}`);
   };
   return Object.assign(parse, { schema: { type: 'string', enum: known } });
 }
@@ -66,7 +70,10 @@ export function integer(min: number, max: number): Parser<number> {
   const parse = (text: string, name: string) => {
     const value = /^\d{1,10}$/.test(text) ? Number(text) : Number.NaN;
     if (value >= min && value <= max) return value;
-    throw new BadParameter(name, `must be a number from ${min} to ${max}, not ${quoted(text)}`);
+    throw new BadParameter(
+      name,
+      `must be a number from ${min} to ${max}, not ${describeValue(text)}`,
+    );
   };
   return Object.assign(parse, { schema: { type: 'integer', minimum: min, maximum: max } });
 }
@@ -76,16 +83,7 @@ export function parsed<T>(what: string, parse: (text: string) => T | undefined):
   const parseNamed = (text: string, name: string) => {
     const value = parse(text);
     if (value !== undefined) return value;
-    throw new BadParameter(name, `must be ${what}, not ${quoted(text)}`);
+    throw new BadParameter(name, `must be ${what}, not ${describeValue(text)}`);
   };
   return Object.assign(parseNamed, { schema: { type: 'string', description: what } });
-}
-
-function quoted(text: string): string {
-  return JSON.stringify(printable(text));
-}
-
-/** At most 60 printable ASCII characters. */
-function printable(text: string): string {
-  return text.replaceAll(/[^\x20-\x7e]/g, '?').slice(0, 60);
 }

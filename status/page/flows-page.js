@@ -42,6 +42,8 @@ export class FlowsPage extends Component {
   since;
   /** @type {readonly string[]} */
   notes = [];
+  /** @type {any} */
+  late;
   stop = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   timer;
@@ -85,7 +87,8 @@ export class FlowsPage extends Component {
       this.since = line.at;
       this.setState({ error: undefined });
     }
-    if (line.event !== 'lost') this.notes = line.notes ?? this.notes;
+    if (line.event === 'late') this.late = line;
+    else if (line.event !== 'lost') this.notes = line.notes ?? this.notes;
     if (line.flow !== undefined) this.flows = [line, ...this.flows.slice(0, MAX_FLOWS - 1)];
     this.timer ??= setTimeout(() => {
       this.timer = undefined;
@@ -104,6 +107,7 @@ export class FlowsPage extends Component {
       </p>
       ${error !== undefined && html`<p class="notice bad">${error}</p>`}
       ${this.since !== undefined && html`<p class="dim-text">Listening since ${clock(this.since)}.</p>`}
+      ${this.late !== undefined && html`<p class="notice">The agent was stopped or busy for ${this.late.seconds} s until ${clock(this.late.at)}: flows of that time may have later times.</p>`}
       ${this.notes.map((note) => html`<p class="dim-text">${note}</p>`)}
       <${Table} label="Flows" rows=${this.flows} columns=${COLUMNS} empty="No flow yet. The newest will come first." />
     `;

@@ -47,7 +47,7 @@ export function OwnedPorts({ owned }) {
       ({ vip, service }) =>
         html`<p>
           Not served on ${vip}:
-          ${service === null ? ' it is an address of this node' : ` the pods of the older Service ${service} answer there`}
+          ${service === null ? ' it is an address of this node' : ` the pods of Service ${service} answer there`}
         </p>`,
     )}
     <${Table} label=${`Slices (${family})`} rows=${slices} columns=${SLICE_COLUMNS} empty="No slice." />

@@ -1,4 +1,5 @@
 /** Output as JSON and YAML. */
+import { printableAscii } from '../../api/read-field.ts';
 
 /** Formats of an object of the API. */
 export type DocumentFormat = 'json' | 'yaml';
@@ -19,8 +20,5 @@ export function jsonLine(value: object): string {
 }
 
 function escaped(text: string): string {
-  return text.replaceAll(
-    /[^\x20-\x7e\n]/g,
-    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
-  );
+  return text.split('\n').map(printableAscii).join('\n');
 }

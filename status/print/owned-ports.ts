@@ -42,7 +42,7 @@ export function ownedPortSections(
       const refused = owned.refusedVips.map(({ vip, service }) =>
         service === null
           ? `not served on ${vip}: it is an address of this node`
-          : `not served on ${vip}: the pods of the older Service ${safe(service)} answer there`,
+          : `not served on ${vip}: the pods of Service ${safe(service)} answer there`,
       );
       const more = omittedSlices > 0 ? [`and ${omittedSlices} more`] : [];
       const without =

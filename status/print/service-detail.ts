@@ -43,8 +43,19 @@ const CONNECTION_COLUMNS: readonly Column<FlowEntry>[] = [
   { header: 'STALE', cell: ({ stale }) => (stale ? 'yes, not an endpoint any longer' : 'no') },
 ];
 
-/** @param now milliseconds since 1970. */
-export function serviceDetailText(detail: ServiceDetail, now: number, style: Style): string {
+/** Connections of a busy Service would hide the rest. */
+const MAX_CONNECTIONS = 10;
+
+/**
+ * @param now milliseconds since 1970.
+ * @param isWide prints all connections of the answer.
+ */
+export function serviceDetailText(
+  detail: ServiceDetail,
+  now: number,
+  style: Style,
+  isWide = false,
+): string {
   const { summary, objects, problems, endpoints, routes, healthCheck, events } = detail;
   const table = <Row>(columns: readonly Column<Row>[], rows: readonly Row[]) =>
     rows.length === 0 ? [] : linesOf(tableText(columns, rows, now, { style }));
@@ -70,7 +81,7 @@ export function serviceDetailText(detail: ServiceDetail, now: number, style: Sty
     ['Routes', table(ROUTE_COLUMNS, routes)],
     ...ownedPortSections(detail.ownedPorts, table),
     ['Kernel objects', kernelLines(detail, style)],
-    ['Connections', connectionLines(detail, table)],
+    ['Connections', connectionLines(detail, isWide, table)],
     ['Events', table(EVENT_COLUMNS, events)],
   ];
   return sectionsText(sections);
@@ -108,8 +119,8 @@ function total({ summary, endpoints }: ServiceDetail): number {
   return Math.max(endpoints.length, ready + terminating + notReady);
 }
 
-function withRest(lines: string[], shown: number, all: number): string[] {
-  return shown < all && shown > 0 ? [...lines, `and ${all - shown} more`] : lines;
+function withRest(lines: string[], shown: number, all: number, advice = ''): string[] {
+  return shown < all && shown > 0 ? [...lines, `and ${all - shown} more${advice}`] : lines;
 }
 
 function healthCheckText(check: ServiceDetail['healthCheck']): string {
@@ -140,8 +151,10 @@ function kernelLines(detail: ServiceDetail, style: Style): string[] {
   return withRest(lines, kernel.length, kernelTotal);
 }
 
+/** Stale connections come first. */
 function connectionLines(
   { connections, ownedPorts }: ServiceDetail,
+  isWide: boolean,
   table: (columns: readonly Column<FlowEntry>[], rows: readonly FlowEntry[]) => string[],
 ): string | string[] {
   if (connections === null) return '<unknown>';
@@ -150,5 +163,9 @@ function connectionLines(
   const untracked = hasOwnedUdp
     ? ['UDP of owned ports is not tracked: no entries, no counters']
     : [];
-  return [...withRest(table(CONNECTION_COLUMNS, entries), entries.length, all), ...untracked];
+  const shown = entries
+    .toSorted((a, b) => Number(b.stale) - Number(a.stale))
+    .slice(0, isWide ? undefined : MAX_CONNECTIONS);
+  const more = shown.length < entries.length ? ` (-o wide lists ${entries.length})` : '';
+  return [...withRest(table(CONNECTION_COLUMNS, shown), shown.length, all, more), ...untracked];
 }

@@ -9,6 +9,7 @@ import type {
   TraceStep,
 } from '../api/trace.ts';
 import { ruleText } from '../trace/differences.ts';
+import { safe } from './style.ts';
 
 /** The computed paths as numbered lists of steps. */
 export function traceAnswerText({ paths, protocol, port }: TraceAnswer): string {
@@ -112,5 +113,5 @@ function resultText({
 }
 
 function lines(all: readonly string[]): string {
-  return all.map((line) => `${line}\n`).join('');
+  return all.map((line) => `${safe(line)}\n`).join('');
 }

@@ -104,6 +104,11 @@ function detailText({ event, reason, flow }: FlowEvent): string {
   return parts.join(', ') || NONE;
 }
 
+/** The line before flows whose times may be late. */
+export function lateText({ at, seconds = 0 }: Pick<FlowNotice, 'at' | 'seconds'>): string {
+  return `${safe(at)}   the agent was stopped or busy for ${seconds} s: the next times may be as much too late\n`;
+}
+
 /** The line that stands where flows are missing. */
 export function lostText({ at, lost }: Pick<FlowNotice, 'at' | 'lost'>): string {
   return `${safe(at)}   ${counted(lost, 'flow')} not shown: the kernel or this command was too slow\n`;

@@ -2,6 +2,7 @@
 import { socketAddress } from '../../api/addresses.ts';
 import { hasPort, rangeText } from '../../api/ports.ts';
 import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
+import { winnerText } from '../../services/vip-conflicts.ts';
 import {
   type MasqueradeReason,
   ownedMasqueradeOf,
@@ -55,7 +56,7 @@ export function ownedSteps(
   const speaker = spokenPortsOf(udpRoutesOfOwner(owner.address), owner.address).find(({ ports }) =>
     ports.some((range) => hasPort(range, 'UDP', port)),
   );
-  const answer = answerStep(question, speaker);
+  const answer = answerStep(question, owned, speaker);
   const sees = `the endpoint sees ${client.address ?? 'the source address'}`;
   const steps = isUdp
     ? [
@@ -133,16 +134,18 @@ export function speaksAs(
 /** The source of an owner's answers: the VIP of the oldest Service by which it owns the port. */
 function answerStep(
   { destination, port }: TraceQuestion,
+  asked: OwnedSlices,
   speaker: SpokenPorts | undefined,
 ): Pick<TraceStep, 'decision' | 'detail'> {
   const vip = speaker?.vip ?? destination;
   const decision = `answers leave as ${socketAddress(vip, port)}, straight from the node of the owner`;
   if (speaker === undefined || vip === destination) return { decision, detail: [] };
-  const asked = socketAddress(destination, port);
+  const { serviceKey, owned } = speaker.route;
+  const winner = winnerText({ serviceKey, priority: owned?.priority ?? '' }, asked);
   return {
     decision,
     detail: [
-      `the pod owns the port by the older Service ${speaker.route.serviceKey} too and speaks as its VIP: a client gets no answer from ${asked}`,
+      `the pod also owns the port by ${winner}, and speaks as its VIP: a client gets no answer from ${socketAddress(destination, port)}`,
     ],
   };
 }

@@ -46,6 +46,13 @@ export class FlowQueue {
     this.#wake?.();
   }
 
+  /** Tells the client that the times of the next events may be late. */
+  late(seconds: number): void {
+    const at = new Date(this.#now()).toISOString();
+    this.#waiting.push({ at, event: 'late', lost: 0, notes: [], seconds });
+    this.#wake?.();
+  }
+
   /** Reports events that the kernel could not deliver. */
   lose(count: number): void {
     this.#lost += count;

@@ -37,7 +37,7 @@ export interface FlowSources {
   };
   openRefusals(index: ServiceIndex): Promise<
     Subscription & {
-      read(onPacket: (bytes: Buffer) => void): boolean;
+      read(onPacket: (packet: LoggedPacket) => void): boolean;
       refresh(): Promise<void>;
       /** Why packets of some family are not logged. */
       readonly failure?: Error | undefined;
@@ -76,10 +76,14 @@ const REFRESH_MS = 2000;
 const EVENTS_PER_READ = 64;
 /**
  * Bytes of events that wait: an event takes 1 KiB and the kernel doubles the number, so the last event is read within
- * about 0.8 s. The time of a flow is when it is read. Once the buffer is full, the kernel drops all events until it is
- * empty. So a larger buffer would show no more flows of a busy node, but later ones. This one has room for 500 at once.
+ * about 0.8 s. Once the buffer is full, the kernel drops all events until it is empty. So a larger buffer would show no
+ * more flows of a busy node, but later ones. This one has room for 500 at once.
  */
 const EVENT_BUFFER = 256 << 10;
+/** Milliseconds that a read is late. The clients are told, because the kernel does not tell the time of every flow. */
+const LATE_MS = 1000;
+/** A time of the kernel that differs more comes from another clock. */
+const MAX_AGE_MS = 24 * 3600 * 1000;
 /**
  * Denied packets of one read whose policies are evaluated. Each client has an equal share for itself, so that many
  * packets that one client wants do not hide the packets of another.
@@ -234,19 +238,28 @@ export class FlowFeed {
       { from: refusals, events: REFUSALS, dropped: 0 },
       { from: denials, events: ['denied'], dropped: 0 },
     ];
-    const read = (): boolean => {
+    const read = (late: number): boolean => {
       let isLeft = false;
-      const at = new Date(this.#options.now()).toISOString();
-      const send = (event: NewEvent, possible: readonly Route[] = []) => {
+      const now = this.#options.now();
+      const readAt = new Date(now).toISOString();
+      const send = (event: NewEvent, time?: number, possible: readonly Route[] = []) => {
         if (event === undefined) return;
+        const isKnown = time !== undefined && time <= now && time > now - MAX_AGE_MS;
+        const at = isKnown ? new Date(time).toISOString() : readAt;
         for (const client of this.#clients) client.push({ at, ...event }, possible);
       };
+      if (late >= LATE_MS) {
+        const seconds = Math.round(late / 100) / 10;
+        for (const client of this.#clients) client.late(seconds);
+      }
       try {
         isLeft = events.read(
-          (kind, entry) => send(this.#entryEvent(kind, entry, index)),
+          (kind, entry) => send(this.#entryEvent(kind, entry, index), entry.details.eventAt),
           EVENTS_PER_READ,
         );
-        refusals?.read((bytes) => send(this.#refusalEvent(bytes, index)));
+        refusals?.read(({ bytes, receivedAt }) =>
+          send(this.#refusalEvent(bytes, index), receivedAt),
+        );
         const explained = new Map<FlowQueue, number>();
         let evaluated = 0;
         denials?.read((logged) => {
@@ -261,7 +274,7 @@ export class FlowFeed {
           }
           evaluated += 1;
           for (const client of clients) explained.set(client, countOf(client) + 1);
-          send(this.#denialEvent(logged.prefix, denied), denied.possible);
+          send(this.#denialEvent(logged.prefix, denied), logged.receivedAt, denied.possible);
         });
       } catch (error) {
         onError(error);

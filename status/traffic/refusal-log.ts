@@ -5,7 +5,7 @@
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { NetlinkError } from '../../netlink/core/error.ts';
-import { LogGroup } from '../../netlink/nflog/log-group.ts';
+import { LogGroup, type LoggedPacket } from '../../netlink/nflog/log-group.ts';
 import { PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { type OwnedChain, OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
@@ -94,8 +94,8 @@ export class RefusalLog {
   }
 
   /** Reads logged packets, see `LogGroup.read`. */
-  read(onPacket: (bytes: Buffer) => void): boolean {
-    return this.#group.read(({ bytes }) => onPacket(bytes));
+  read(onPacket: (packet: LoggedPacket) => void): boolean {
+    return this.#group.read(onPacket);
   }
 
   /** See `RefusalSets.refresh`. */

@@ -1,6 +1,6 @@
 /** The resources of the status API about traffic, by path. */
 import { canonicalAddress } from '../../api/addresses.ts';
-import { PROTOCOLS } from '../../api/objects.ts';
+import { type ObjectKey, PROTOCOLS } from '../../api/objects.ts';
 import { isDnsLabel } from '../../api/read-name.ts';
 import { type Resources, resource, streamResource } from '../http/handler.ts';
 import { PAGE_PARAMETERS } from '../http/paging.ts';
@@ -18,7 +18,11 @@ const BY = oneOf('service', 'endpoint', 'port');
 const PROTOCOL = oneOf(...PROTOCOLS);
 const EVENT = oneOf(...FLOW_EVENTS);
 
-export function trafficResources(traffic: Pick<Traffic, 'top' | 'flows'>): Resources {
+/** @param requireService throws NotFound for a Service that the agent does not know: its flows would never come. */
+export function trafficResources(
+  traffic: Pick<Traffic, 'top' | 'flows'>,
+  requireService: (service: ObjectKey) => void,
+): Resources {
   return {
     '/api/v1/top': resource({
       summary: 'Connections, packets and bytes by Service, endpoint or port, the busiest first',
@@ -42,7 +46,10 @@ export function trafficResources(traffic: Pick<Traffic, 'top' | 'flows'>): Resou
         protocol: PROTOCOL,
         event: EVENT,
       },
-      handle: (given, { signal }) => traffic.flows(given, signal),
+      handle: (given, { signal }) => {
+        if (given.service !== undefined) requireService(given.service);
+        return traffic.flows(given, signal);
+      },
     }),
   };
 }

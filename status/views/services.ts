@@ -342,7 +342,7 @@ function noEndpointMessage(
     return 'no endpoint: no EndpointSlice of the Service has an address for this port';
   }
   if (!route.hasEndpointsAnywhere) {
-    return `no endpoint is ready (${explained.length} are not); packets are rejected`;
+    return `no endpoint is ready (0 of ${explained.length}); packets are rejected`;
   }
   return undefined;
 }

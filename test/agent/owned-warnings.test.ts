@@ -178,6 +178,11 @@ describe('warnings: endpoints that own no ports', () => {
       serviceKey: younger,
       message: `pods own the same UDP ports by the older Service ${older}, and their packets leave as its VIP. Clients of Service ${younger} get no answer on these ports; give the Services different ports or pods`,
     });
+    const byName = { creationTimestamp: '2026-01-01T00:00:00Z' };
+    assert.match(
+      other(byName, ...pods)[0]?.message ?? '',
+      /^pods own the same UDP ports by Service default\/media, the first by name, and their packets/,
+    );
     const inForce = () =>
       ['media', 'other'].flatMap((name) => table.inspect(`default/${name}`)?.warnings ?? []);
     const younger = warningOf('default/other', 'default/media');

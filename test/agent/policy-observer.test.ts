@@ -96,9 +96,9 @@ describe('policy-observer: reports of network policy', () => {
     observer.started('IPv4');
     observer.applied('IPv4', true, 20);
     observer.started('IPv4');
-    observer.failed('IPv4', new Error('rule 7 is refused'));
+    observer.failed('IPv4', new Error('rule 7 is refused\nError: another'));
     observer.started('IPv4');
-    observer.failed('IPv4', new Error('rule 7 is refused'));
+    observer.failed('IPv4', new Error('rule 7 is refused\nError: another'));
     observer.started('IPv4');
     observer.applied('IPv4', true, 20);
     observer.started('IPv4');

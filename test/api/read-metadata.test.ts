@@ -38,10 +38,7 @@ describe('read-metadata: reading metadata', () => {
     const object = (expected: string) => (error: unknown) =>
       error instanceof InvalidObject && error.object === expected;
     assert.throws(named({ name: 'a' }), object('Service default/a'));
-    assert.throws(
-      named({ name: 'A\n\u202e', namespace: 'b' }),
-      object('Service b/A\\u000a\\u202e'),
-    );
+    assert.throws(named({ name: 'A\n\u202e', namespace: 'b' }), object('Service b/A\\n\\u202e'));
     assert.throws(named(undefined), object('Service default/?'));
   });
 });

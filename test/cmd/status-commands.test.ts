@@ -18,6 +18,7 @@ import {
   POLICIES,
   service,
 } from '../status/answers.ts';
+import { TOP_ROWS, topList } from '../status/traffic-answers.ts';
 import {
   type FakeResources,
   fakeAgent,
@@ -37,6 +38,7 @@ const DEFAULTS = {
   status: HEALTHY,
   services: SERVICES,
   diff: diff([]),
+  detail: DETAIL,
   policies: POLICIES as typeof POLICIES | undefined,
 };
 const answers = { ...DEFAULTS };
@@ -49,11 +51,15 @@ const RESOURCES: FakeResources = {
   '/api/v1/endpoints': ({ query }) => page(ENDPOINTS, query),
   '/api/v1/routes': ({ query }) => page(ROUTES, query),
   '/api/v1/services/{namespace}/{name}': ({ path }) => {
-    if (path.join('/') === 'shop/web') return DETAIL;
+    if (path.join('/') === 'shop/web') return answers.detail;
     const reason = path[1] === 'broken' ? ': it cannot be read: spec.x: wrong' : '';
     throw new NotFound(`this agent knows no Service "${path.join('/')}"${reason}`);
   },
-  '/api/v1/diff': () => answers.diff,
+  '/api/v1/diff': ({ query }) => {
+    queries.push(query.toString());
+    return answers.diff;
+  },
+  '/api/v1/top': () => topList(TOP_ROWS.service),
   '/api/v1/policies': ({ query }) => {
     if (answers.policies === undefined) throw new NotFound('no such resource');
     return page(answers.policies, query);
@@ -418,6 +424,24 @@ describe('status commands', () => {
       assert.deepEqual(JSON.parse(json), DETAIL);
     });
 
+    it('prints ten connections, stale ones first, and all that it got with -o wide', async () => {
+      const [flow] = DETAIL.connections?.entries ?? assert.fail();
+      const entries = Array.from({ length: 30 }, (_, at) => ({
+        ...(flow ?? assert.fail()),
+        source: `10.1.0.${at}`,
+        stale: at === 29,
+      }));
+      answers.detail = { ...DETAIL, connections: { total: 42, entries } };
+      const { lines } = await run('describe', 'svc', 'shop/web');
+      const first = lines.indexOf('Connections:') + 2;
+      assert.match(lines[first] ?? '', / 10\.1\.0\.29:/);
+      assert.match(lines[first + 9] ?? '', / 10\.1\.0\.8:/);
+      assert.equal(lines[first + 10], '  and 32 more (-o wide lists 30)');
+      const wide = await run('describe', 'svc', 'shop/web', '-o', 'wide');
+      assert.match(wide.lines[first + 29] ?? '', / 10\.1\.0\.28:/);
+      assert.equal(wide.lines[first + 30], '  and 12 more');
+    });
+
     it('exits with 1 for an unknown Service, 2 for a name in several namespaces', async () => {
       const unknown = await run('describe', 'service', 'shop/gone');
       assert.deepEqual(
@@ -441,6 +465,11 @@ describe('status commands', () => {
       assert.match(one.stdout, /^\+10\.96\.0\.11 \. tcp \. 80 : goto web$/m);
       assert.equal((await run('diff', '-o', 'short')).lines.length, 2);
       assert.deepEqual(JSON.parse((await run('diff', '-o', 'json')).stdout), answers.diff);
+    });
+
+    it('passes its options to the API', async () => {
+      await run('diff', '-n', 'shop', '--family=IPv6');
+      assert.deepEqual(queries, ['namespace=shop&family=IPv6&limit=1000']);
     });
 
     it('exits with 1 if a family is not synced, and says why', async () => {
@@ -506,6 +535,15 @@ describe('status commands', () => {
       assert.deepEqual(JSON.parse(await watching.next('"new"', '\n}\n')), answers.services[0]);
       assert.equal(await watching.stop(), 0);
     });
+
+    for (const command of ['status -w', 'get policies -w', 'top services -w']) {
+      it(`ends when its reader is gone, without a change: ${command}`, async () => {
+        const script = `set -o pipefail; timeout 30 "$0" ${command} --status-socket "$1" | head -n 1; echo $?`;
+        const { stdout, stderr } = await execa('bash', ['-c', script, PORTWIDE, agent.path]);
+        const lines = stdout.split('\n');
+        assert.deepEqual([lines.length, lines[1], stderr], [2, '0', '']);
+      });
+    }
 
     it('prints changes of the state', async () => {
       const watching = start(['status', '-w']);

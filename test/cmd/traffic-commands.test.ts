@@ -17,11 +17,13 @@ const answers = {
   /** One after the other; the last one is repeated. */
   top: [] as readonly TopList[],
   flows: (): AsyncIterable<FlowLine> => assert.fail('no answer'),
+  ping: (): object => ({}),
 };
 /** Queries that the agent got. */
 const queries: string[] = [];
 
 const RESOURCES: FakeResources = {
+  '/api/v1': () => answers.ping(),
   '/api/v1/services': ({ query }) => {
     query.delete('limit');
     queries.push(query.toString());
@@ -51,6 +53,7 @@ describe('traffic commands', () => {
   after(() => agent[Symbol.asyncDispose]());
   beforeEach(() => {
     queries.length = 0;
+    answers.ping = () => ({});
   });
   // After a failure.
   afterEach(() => commands.kill());
@@ -210,6 +213,32 @@ describe('traffic commands', () => {
       assert.equal(exitCode, 2);
     });
 
+    it('says how long the agent was stopped, and that the next times may be late', async () => {
+      const [opened] = FLOWS;
+      const late = { at: NOW, event: 'late', lost: 0, notes: [], seconds: 12.3 } as const;
+      answers.flows = lines({ ...started, notes: [] }, late, opened ?? started);
+      const { lines: printed } = await run('flows');
+      assert.equal(
+        printed[1],
+        `${NOW}   the agent was stopped or busy for 12.3 s: the next times may be as much too late`,
+      );
+      assert.match(printed[2] ?? '', / opened /);
+    });
+
+    it('says that the agent does not answer, and that it does again', async () => {
+      const more = Promise.withResolvers<void>();
+      answers.flows = async function* () {
+        yield { ...started, notes: [] };
+        await more.promise;
+        yield { ...started, notes: [] };
+      };
+      answers.ping = () => new Promise(() => {});
+      const watching = start(['flows']);
+      assert.match(await watching.next('no answer'), /^portwide: no answer within 7 s from the /m);
+      more.resolve();
+      await watching.next('portwide: the agent answers again');
+    });
+
     it('prints a note that is new, and no second header', async () => {
       const more = {
         ...started,
@@ -255,22 +284,22 @@ describe('traffic commands', () => {
 
     it('passes its options to the API', async () => {
       const filters = ['--ip=10.0.0.1', '--port=53', '--protocol=udp', '--event=denied'];
-      answers.services = [service({ name: 'web' })];
+      answers.flows = lines(started);
       await run('flows', '--service=shop/web', ...filters);
       await run('flows', '-n', 'shop');
       assert.deepEqual(queries, [
-        'service=shop%2Fweb',
         'service=shop%2Fweb&ip=10.0.0.1&port=53&protocol=UDP&event=denied',
         'namespace=shop',
       ]);
     });
 
     it('exits with 2 if the agent does not know the Service, instead of waiting', async () => {
-      answers.services = [service({ name: 'web' })];
-      answers.flows = () => assert.fail('flows of an unknown Service');
+      const message = 'this agent knows no Service "shop/nosuch"';
+      answers.flows = () => {
+        throw new NotFound(message);
+      };
       const { stdout, stderr, exitCode } = await run('flows', '--service=shop/nosuch');
-      const message = 'portwide: this agent knows no Service "shop/nosuch"';
-      assert.deepEqual([stdout, stderr, exitCode], ['', message, 2]);
+      assert.deepEqual([stdout, stderr, exitCode], ['', `portwide: ${message}`, 2]);
     });
 
     it('ends silently with status 0 when its reader is gone', async () => {

@@ -58,15 +58,25 @@ describe('faults of Services and policies: one command and the page name the cau
     await answers(client, VIP);
   };
 
-  it(titleOf(CAUSES.notReady), async () => {
+  it(titleOf(CAUSES.noneReady), async () => {
     await healthy();
     const notReady = [faults.pod(0), { conditions: { ready: false } }] as const;
     await faults.agent.apply([web(), sliceManifest('web', 4, [notReady], PORTS)]);
     assert.equal(await outcome(client, VIP), 'refused');
-    const text = await faults.name(CAUSES.notReady);
+    const text = await faults.name(CAUSES.noneReady);
     // The connection of the test before the fault is closed.
     assert.match(text, / TIME_WAIT +no$/m);
     assert.doesNotMatch(text, /StaleConnections/);
+  });
+
+  it(titleOf(CAUSES.oneNotReady), async () => {
+    await healthy();
+    const notReady = [faults.pod(0), { conditions: { ready: false } }] as const;
+    const slice = sliceManifest('web', 4, [notReady, faults.pod(1)], PORTS);
+    await faults.agent.apply([web(), slice]);
+    const result = await client.tcp(VIP, 80);
+    assert.equal(result.outcome === 'answered' && result.reply.host, 'pod-2');
+    await faults.name(CAUSES.oneNotReady);
   });
 
   it(titleOf(CAUSES.unreadable), async () => {

@@ -306,7 +306,7 @@ describe('life cycle of an agent on nftables', () => {
       const isNotified = async () => {
         await nft('add set ip portwide foreign { type mark; }');
         await nft('delete set ip portwide foreign').catch(() => {});
-        return own.log.some(({ change }) => /in table portwide/.test(String(change)));
+        return own.log.some(({ change }) => /in table ip portwide/.test(String(change)));
       };
       await waitFor('it receives notifications of external changes', isNotified, 30_000);
       await nft('delete table ip portwide');

@@ -8,6 +8,8 @@ import { FakeTimers } from '../sync/fake-timers.ts';
 
 const LOADING = 10_000;
 
+const END_OF_TRANSACTION = { table: undefined, kind: 'generation', family: 0 } as const;
+
 function start(failure?: Error) {
   const timers = new FakeTimers();
   const sockets: NftWatchOptions[] = [];
@@ -118,22 +120,50 @@ describe('monitor: watch of nf_tables', () => {
     b('IPv6');
     await nextTurn();
     log.length = 0;
-    change({});
-    change({ name: 'services' });
-    change({ table: 'a-guard', kind: 'table', isNew: false });
-    change({ table: 'a-guard', kind: 'chain', name: 'c', isNew: false });
-    change({ table: 'b', family: 10, kind: 'element', name: 'cluster-ips' });
-    // Not reported: family inet, a family without owner, another table, the end of a transaction.
-    change({ family: 1 });
-    change({ family: 10 });
-    change({ table: 'c' });
-    change({ table: undefined, kind: 'generation', family: 0 });
+    const commit = (...changes: readonly Partial<NftNotification>[]) => {
+      for (const each of changes) change(each);
+      change(END_OF_TRANSACTION);
+    };
+    commit({});
+    commit({ name: 'services' });
+    commit({ table: 'a-guard', kind: 'table' });
+    commit({ table: 'b', family: 10, kind: 'element', name: 'cluster-ips' });
+    // Not reported: family inet, a family without owner, another table.
+    commit({ family: 1 }, { family: 10 }, { table: 'c' });
     assert.deepEqual(log, [
-      'a IPv4: rule added in table a',
-      'a IPv4: rule of chain services added in table a',
-      'a IPv4: table deleted in table a-guard',
-      'a IPv4: chain c deleted in table a-guard',
-      'b IPv6: element of cluster-ips added in table b',
+      'a IPv4: rule added in table ip a',
+      'a IPv4: rule of chain services added in table ip a',
+      'a IPv4: table ip a-guard was changed',
+      'b IPv6: element of cluster-ips added in table ip6 b',
+    ]);
+  });
+
+  it('names the table or chain that a transaction deleted, not its content', async () => {
+    const { monitor, log, owner, change, sockets } = start();
+    const a = monitor.register({ ...owner('a', 'a-guard'), families: ['IPv4'] });
+    a('IPv4');
+    await nextTurn();
+    log.length = 0;
+    const deletes: readonly Partial<NftNotification>[] = [
+      { name: 'services' },
+      { kind: 'chain', name: 'services' },
+      { kind: 'chain', name: 'other' },
+    ];
+    for (const each of deletes) change({ ...each, isNew: false });
+    assert.deepEqual(log, []);
+    change(END_OF_TRANSACTION);
+    for (const each of deletes) change({ ...each, table: 'a-guard', isNew: false });
+    for (const table of ['a', 'a-guard']) change({ table, kind: 'table', isNew: false });
+    change(END_OF_TRANSACTION);
+    change({ kind: 'table', isNew: false });
+    sockets[0]?.onOverrun(new Error('ENOBUFS'));
+    change(END_OF_TRANSACTION);
+    assert.deepEqual(log, [
+      'a IPv4: chain services of table ip a was deleted',
+      'a IPv4: table ip a-guard was deleted',
+      'a IPv4: table ip a was deleted',
+      'a IPv4: table ip a was deleted',
+      'a IPv4: nf_tables notifications were lost',
     ]);
   });
 

@@ -66,7 +66,7 @@ describe('probe: outcomes', () => {
     ['{"host":1}', '{"host":1}'],
     ['{broken', '{broken'],
     ['', '(no text)'],
-    ['\u001b[31mred\u0000', '?[31mred?'],
+    ['\u001b[31mred\u0000', '\\u001b[31mred\\u0000'],
     ['x'.repeat(100), `${'x'.repeat(60)}...`],
   ] as const) {
     it(`the endpoint of ${JSON.stringify(line).slice(0, 40)} is ${JSON.stringify(name)}`, () =>

@@ -80,6 +80,21 @@ describe('comparison: the result', () => {
     assert.deepEqual([objects[0]?.state, objects.at(-1)?.state], ['missing', 'ok']);
   });
 
+  it('has only differences of Services in a namespace, also beyond the limit', () => {
+    const result = new ComparisonBuilder(undefined, undefined, 'shop');
+    const others = ['shop2/web', 'default/shop', null];
+    for (let count = 0; count < MAX_COMPARED_OBJECTS; count++) {
+      for (const service of others) result.add('missing', () => ({ ...object(), service }));
+    }
+    result.add('missing', () => ({ ...object(), service: 'shop/web' }));
+    const { compared, different, objects } = result.result();
+    assert.deepEqual([compared, different], [others.length * MAX_COMPARED_OBJECTS + 1, 1]);
+    assert.deepEqual(
+      objects.map(({ service }) => service),
+      ['shop/web'],
+    );
+  });
+
   it('ends when its signal is aborted', () => {
     const client = new AbortController();
     const result = new ComparisonBuilder(undefined, client.signal);

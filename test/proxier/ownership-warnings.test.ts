@@ -78,7 +78,7 @@ describe('ownership warnings', () => {
           listed.takeChanges();
           const warnings = allWarnings(table);
           assert.deepEqual(warnings, allWarnings(listed));
-          if (warnings.some((text) => text.includes('by the older'))) shared++;
+          if (warnings.some((text) => text.includes('own the same UDP ports by'))) shared++;
         },
       ),
       { seed: 42, numRuns: 300 },

@@ -143,6 +143,18 @@ describe('vip-conflicts: message of a refused overlap', () => {
     ]);
   });
 
+  for (const [title, creationTimestamp] of [
+    ['without a creation time', ''],
+    ['created in the same second', '2026-01-01T00:00:00Z'],
+  ] as const) {
+    it(`says that the name decides between Services ${title}`, () => {
+      const fields = { creationTimestamp };
+      assert.deepEqual(messageFor(2, fields, fields), [
+        '203.0.113.1: port 80/TCP is already served for Service default/old, the first by name',
+      ]);
+    });
+  }
+
   it('names the node port and its family', () => {
     const fields: Partial<Service> = {
       type: 'NodePort',

@@ -86,6 +86,10 @@ describe('status/client: answers', () => {
       return true;
     });
     await assert.rejects(client.get('/api/v1/nothing', []), { code: 404 });
+    await assert.rejects(client.get('/api/v1/status', [], { '\u001b': 1 }), (error: ApiError) => {
+      assert.match(error.text, /^parameter \\u001b: unknown/);
+      return true;
+    });
   });
 
   const bad: Readonly<Record<string, readonly [RequestListener, RegExp]>> = {
@@ -267,6 +271,47 @@ describe('status/client: streams', () => {
       setTimeout(() => response.end(':2}\n\n{"a":"\u00e9"}\n'), 200);
     });
     assert.deepEqual([read, error], [[{ a: 1 }, { a: 2 }, { a: '\u00e9' }], undefined]);
+  });
+
+  it('tells that the agent is silent if it does not answer a ping, and that it is back', async () => {
+    const answers: { end(): void }[] = [];
+    let stream: { write(text: string): void; end(): void } | undefined;
+    await using agent = await httpOnUnix((request, response) => {
+      if (request.url === '/api/v1') {
+        answers.push(response);
+        return;
+      }
+      stream = response;
+      response.write('{"a":1}\n');
+    });
+    const client = new StatusClient({ socketPath: agent.path, silenceMs: 20, pingMs: 20 });
+    const told: (string | undefined)[] = [];
+    const read: unknown[] = [];
+    const onSilence = (error?: StatusClientError) => {
+      told.push(error?.text);
+      // After further pings.
+      if (error !== undefined) void waitFor('pings', () => answers.length > 2).then(goOn);
+      else stream?.end();
+    };
+    const goOn = () => stream?.write('{"a":2}\n');
+    for await (const line of client.lines('/', {}, undefined, onSilence)) read.push(line);
+    assert.deepEqual(read, [{ a: 1 }, { a: 2 }]);
+    assert.match(told[0] ?? '', /^no answer within 0\.04 s from the agent .*it may be stopped/);
+    assert.deepEqual(told.slice(1), [undefined]);
+  });
+
+  it('tells nothing about a silent stream of an agent that answers pings', async () => {
+    let pings = 0;
+    await using agent = await httpOnUnix((request, response) => {
+      if (request.url !== '/api/v1') return response.write('{"a":1}\n');
+      pings += 1;
+      return response.end('{}');
+    });
+    const client = new StatusClient({ socketPath: agent.path, silenceMs: 20 });
+    const abort = new AbortController();
+    void waitFor('pings', () => pings > 2).then(() => abort.abort());
+    for await (const line of client.lines('/', {}, abort.signal, () => assert.fail()))
+      assert.deepEqual(line, { a: 1 });
   });
 
   it('fails if the connection breaks, after the lines that came', async () => {

@@ -87,7 +87,7 @@ describe('policies: views of the status API', () => {
     observing.applied('IPv4', true, 1);
     assert.equal(status().lastSync, '2026-11-22T12:00:00.000Z');
     observing.failed('IPv4', new Error('no memory'));
-    observing.failed('IPv4', new Error('no memory'));
+    observing.failed('IPv4', new Error('no memory\nError: another'));
     assert.deepEqual([status().failure?.message, status().failure?.count], ['no memory', 2]);
     observing.unchanged('IPv4');
     assert.equal(status().failure, null);

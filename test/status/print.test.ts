@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { parse } from 'yaml';
+import { describeValue } from '../../api/read-field.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
 import { documentText, jsonLine } from '../../status/print/documents.ts';
 import { DIFF_COLUMNS, kernelDiffText } from '../../status/print/kernel-diff.ts';
@@ -163,21 +164,23 @@ describe('status/print: describe', () => {
     }
   });
 
-  it('escapes control characters of an Event and an annotation', () => {
-    const clear = '\u001b[2J';
+  it('escapes control characters of a Problem, an Event and an annotation in one way', () => {
+    const clear = '\u001b\n\t\r\b\f\u007f\u009b\u202e[2J';
     const [event] = DETAIL.events;
     assert.ok(event !== undefined);
     const text = serviceDetailText(
       {
         ...DETAIL,
         objects: { ...DETAIL.objects, annotation: `all${clear}` },
+        problems: [{ reason: 'R', message: describeValue(clear), object: null, family: null }],
         events: [{ ...event, message: clear }],
       },
       now,
       PLAIN,
     );
     assert.match(text, /^[\x20-\x7e\n]+$/);
-    assert.equal(text.split('\\u001b[2J').length, 3);
+    const escaped = String.raw`\u001b\n\t\r\b\f\u007f\u009b\u202e[2J`;
+    assert.equal(text.split(escaped).length, 4);
   });
 });
 

@@ -5,6 +5,7 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import type { Service } from '../../api/objects.ts';
 import { NO_EVENTS } from '../../events/recorder.ts';
+import { NftError } from '../../nft/command.ts';
 import type { Backend } from '../../proxier/backend.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
@@ -565,6 +566,15 @@ describe('resources: the status API', () => {
   it('fails with 404 for a Service that does not exist', async () => {
     await assert.rejects(detail('none'), /knows no Service "default\/none"/);
   });
+
+  it('fails with 404 for flows of a Service that does not exist, instead of waiting', async () => {
+    await using server = await serverOf(resources);
+    const ask = (service: string) => fetch(`${server.url}/api/v1/flows?service=${service}`);
+    const unknown = await ask('default/none');
+    assert.equal(unknown.status, 404);
+    assert.match(await unknown.text(), /this agent knows no Service \\"default\/none\\"/);
+    assert.equal((await ask('default/web')).status, 200);
+  });
 });
 
 describe('resources: traffic of Services and endpoints', () => {
@@ -706,8 +716,11 @@ describe('resources: state of the node', () => {
       kernelFeatures: async () => [{ name: 'ip_forward', value: '0', ok: false, note: 'set it' }],
     });
     const syncs = sources.syncs.observing(observerOf());
-    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
-    syncs.syncFailed('IPv4', new Error('nft failed: no memory'), { full: true, seconds: 1 });
+    const output =
+      '/dev/stdin:1:13-16: Error: no memory\nadd rule ip a b accept\n   ^^\nError: other';
+    const failure = new NftError(output, undefined);
+    syncs.syncFailed('IPv4', failure, { full: true, seconds: 1 });
+    syncs.syncFailed('IPv4', failure, { full: true, seconds: 1 });
     sources.watches
       .observing({
         request: () => {},
@@ -727,7 +740,10 @@ describe('resources: state of the node', () => {
         ['RefusedNodePort', 'Service default/refused'],
       ],
     );
-    assert.match(problems[0]?.message ?? '', /\(2 attempts\): nft failed: no memory/);
+    assert.match(
+      problems[0]?.message ?? '',
+      /\(2 attempts\): nft failed: Error: no memory: add rule ip a b accept$/,
+    );
   });
 
   it('forwards every call of the observers that it wraps', () => {
@@ -788,6 +804,17 @@ describe('resources: comparison with the kernel', () => {
     assert.deepEqual([one.items.length, one.omitted, one.total, one.continue], [1, 1, 2, null]);
   });
 
+  it('lists differences of one namespace', async () => {
+    const asked: unknown[] = [];
+    const compare = async (...[, , namespace]: Parameters<NonNullable<Backend['compare']>>) => {
+      asked.push(namespace);
+      return missing;
+    };
+    const { get } = statusOf(filledTable(), { backends: () => [backend('IPv4', compare)] });
+    await get<KernelDiff>('/api/v1/diff', 'namespace=shop');
+    assert.deepEqual(asked, ['shop']);
+  });
+
   it('describes differences of a Service unless they may be changes in progress', async () => {
     const syncs = syncedActivity();
     const changing = { ...missing, syncs: { ended: 1, begun: 2 } };
@@ -816,8 +843,8 @@ describe('resources: comparison with the kernel', () => {
     assert.deepEqual(
       problems.map(({ reason, message }) => [reason, message]),
       [
-        ['NotSynced', 'IPv4: not synced yet'],
-        ['NotSynced', 'IPv6: not synced yet'],
+        ['NotSynced', 'not synced yet'],
+        ['NotSynced', 'not synced yet'],
       ],
     );
   });

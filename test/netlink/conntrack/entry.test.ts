@@ -91,7 +91,7 @@ describe('entry: conntrack entries', () => {
     );
   });
 
-  it('reads counters of both directions, the TCP state and the start, only when asked', () => {
+  it('reads counters of both directions, the TCP state, the start and the end, only when asked', () => {
     const entry = fc.sample(entries, { seed: 20, numRuns: 1 })[0];
     assert(entry !== undefined);
     const counter = (packets: number, bytes: number) => [
@@ -102,7 +102,13 @@ describe('entry: conntrack entries', () => {
       { type: 9, value: counter(3, 2 ** 40) },
       { type: 10, value: counter(2, 5) },
       { type: 4, value: [{ type: 1, value: [{ type: 1, value: encodeNumber(3, 1) }] }] },
-      { type: 20, value: [{ type: 1, value: encodeNumber(1_700_000_000_000_000_000, 8) }] },
+      {
+        type: 20,
+        value: [
+          { type: 1, value: encodeNumber(1_700_000_000_000_000_000, 8) },
+          { type: 2, value: encodeNumber(1_700_000_001_000_000_000, 8) },
+        ],
+      },
     ]);
     const bytes = Buffer.concat([encoded(entry), details]);
     const { family } = entry;
@@ -111,11 +117,13 @@ describe('entry: conntrack entries', () => {
       counters: { packets: 5, bytes: 2 ** 40 + 5 },
       tcpState: 'ESTABLISHED',
       startedAt: 1_700_000_000_000,
+      eventAt: 1_700_000_001_000,
     });
     assert.deepEqual(readDetailed(encoded(entry))?.details, {
       counters: undefined,
       tcpState: undefined,
       startedAt: undefined,
+      eventAt: undefined,
     });
     const short = encodeAttributes([{ type: 9, value: [{ type: 1, value: Buffer.alloc(4) }] }]);
     assert.throws(() => readDetailed(Buffer.concat([encoded(entry), short])), MalformedMessage);

@@ -127,6 +127,8 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
         ...{ family: 2, table: POLICY_TABLE, name: undefined },
         ...{ kind: 'table', isNew: false, portId: 1 },
       });
+      const end = { family: 0, table: undefined, kind: 'generation' } as const;
+      socket.onChange({ ...end, name: undefined, isNew: true, portId: 1 });
     };
     flush();
     await pass(0);
@@ -136,7 +138,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.ok(!isWhole());
     await pass(1);
     assert.ok(isWhole());
-    const lost = `table deleted in table ${POLICY_TABLE}`;
+    const lost = `table ip ${POLICY_TABLE} was deleted`;
     assert.deepEqual(log, ['all', lost, 'all', lost, 'all']);
   });
 

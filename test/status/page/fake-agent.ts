@@ -11,7 +11,7 @@ import type {
   ServiceDetail,
   ServiceSummary,
 } from '../../../status/api/services.ts';
-import type { FlowEntry, FlowEvent } from '../../../status/api/traffic.ts';
+import type { FlowEntry, FlowEvent, FlowNotice } from '../../../status/api/traffic.ts';
 import { type Resources, statusHandler } from '../../../status/http/handler.ts';
 import { pageResources } from '../../../status/page-resources.ts';
 import { UNLIMITED } from '../request.ts';
@@ -458,8 +458,12 @@ function fakeTop(by: string) {
   };
 }
 
-export async function* fakeFlows(events: readonly Partial<FlowEvent>[] = []) {
+export async function* fakeFlows(
+  events: readonly Partial<FlowEvent>[] = [],
+  notices: readonly FlowNotice[] = [],
+) {
   yield { at: NOW, event: 'started', lost: 0, notes: ['no UDP'] };
+  yield* notices;
   const opened = { at: NOW, event: 'opened', service: 'default/media', reason: '', policies: [] };
   yield { ...opened, flow: fakeFlow() };
   yield { ...opened, event: 'denied', reason: 'NetworkPolicy default/deny', flow: fakeFlow() };

@@ -254,6 +254,19 @@ describe('status page in Chromium', () => {
     assert.deepEqual(await cells('opened'), ['10.96.0.11:5060', '10.244.0.5:5060']);
   });
 
+  it('says until when the agent was stopped', async () => {
+    const late = {
+      at: '2026-03-01T12:00:00.000Z',
+      event: 'late',
+      lost: 0,
+      notes: [],
+      seconds: 12.3,
+    } as const;
+    const { page } = await open('#/flows', { '/api/v1/flows': () => fakeFlows([], [late]) });
+    await shows(page, 'stopped or busy for 12.3 s until');
+    await shows(page, 'no UDP');
+  });
+
   it('asks only for what it shows', async () => {
     const { page, agent } = await open('#/changes');
     await shows(page, 'flush ruleset');

@@ -709,7 +709,9 @@ describe('steps of a computed path', () => {
       };
       assert.match(
         await answerOf('10.96.0.21', 20_060),
-        new RegExp(`leave as ${VIP}:20060, .*: the pod owns the port by the older .*/turn too`),
+        new RegExp(
+          `leave as ${VIP}:20060, .*: the pod also owns the port by the older Service .*/turn,`,
+        ),
       );
       assert.match(await answerOf('10.96.0.21', 20_120), /leave as 10\.96\.0\.21:20120, .*: $/);
       assert.match(await answerOf(VIP, 20_060), new RegExp(`leave as ${VIP}:20060, .*: $`));

@@ -377,6 +377,11 @@ describe('print: traces', () => {
     );
   });
 
+  it('rules of other programs without control characters', () => {
+    const text = 'tcp dport 80 drop comment "\u001b[2J"';
+    assert.match(liveLineText(step({ text })), /comment "\\u001b\[2J"\n$/);
+  });
+
   it('steps and summary of a live trace', () => {
     const first = step({
       source: '192.0.2.50:40000',

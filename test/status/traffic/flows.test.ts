@@ -16,7 +16,8 @@ function fed(
 ) {
   const timers = new FakeTimers();
   const routes = new FakeRoutes();
-  const state = { open: 0, dropped: 0, buffer: 0, selected: [] as (EventSelection | undefined)[] };
+  const selected: (EventSelection | undefined)[] = [];
+  const state = { open: 0, dropped: 0, buffer: 0, now: 0, selected };
   let waiting: [ConntrackEventKind, DetailedEntry][] = [];
   const feed = new FlowFeed({
     index: new LiveIndex(routes, timers),
@@ -54,7 +55,7 @@ function fed(
     }),
     policies: undefined,
     timers,
-    now: () => 0,
+    now: () => state.now,
     onError,
   });
   const happen = (...events: typeof waiting) => {
@@ -229,6 +230,48 @@ describe('FlowFeed: flows while a client looks', () => {
     assert.deepEqual(notice(await next), ['notes', without]);
     assert.equal(failed.length, 2);
     await Promise.all([stream.return(), late.return()]);
+  });
+
+  it('tells before the flows of a late read how late it is', async () => {
+    const { feed, timers, happen } = fed();
+    const stream = feed.follow(NO_FILTER, new AbortController().signal);
+    await stream.next();
+    let next = stream.next();
+    timers.skip(1200);
+    happen(['new', entry()]);
+    assert.deepEqual((await next).value, {
+      ...{ at: '1970-01-01T00:00:00.000Z', event: 'late' },
+      ...{ lost: 0, notes: [], seconds: 1.1 },
+    });
+    assert.equal((await stream.next()).value?.event, 'opened');
+    next = stream.next();
+    timers.skip(900);
+    happen(['new', entry()]);
+    assert.equal((await next).value?.event, 'opened');
+    await stream.return();
+  });
+
+  it('has the times of the kernel, unless they are of another clock', async () => {
+    const { feed, happen, state } = fed();
+    state.now = Date.UTC(2026, 0, 2);
+    const stream = feed.follow(NO_FILTER, new AbortController().signal);
+    await stream.next();
+    const next = stream.next();
+    const details = { counters: undefined, tcpState: undefined, startedAt: undefined };
+    const at = (eventAt?: number) => entry({ details: { ...details, eventAt } });
+    happen(
+      ['new', at(state.now - 5000)],
+      ['destroy', at(state.now - 2000)],
+      ['new', at()],
+      ['new', at(1000)],
+      ['new', at(state.now + 1000)],
+    );
+    const times = [(await next).value?.at];
+    while (times.length < 5) times.push((await stream.next()).value?.at);
+    const read = '2026-01-02T00:00:00.000Z';
+    const known = ['2026-01-01T23:59:55.000Z', '2026-01-01T23:59:58.000Z'];
+    assert.deepEqual(times, [...known, read, read, read]);
+    await stream.return();
   });
 
   it('reports events that the kernel could not deliver', async () => {

@@ -90,6 +90,10 @@ export class TrafficClient {
     return { lines, close: () => sent.destroy() };
   }
 
+  signal(name: 'SIGSTOP' | 'SIGCONT'): void {
+    this.#process?.kill(name);
+  }
+
   /** Ends the process without a chance to clean up. */
   async kill(): Promise<void> {
     this.#process?.kill('SIGKILL');

@@ -73,7 +73,7 @@ const forTests = (handle: () => object) =>
   resource({ summary: '', response: undefined, parameters: {}, handle });
 const handler = statusHandler({
   resources: {
-    ...trafficResources(traffic),
+    ...trafficResources(traffic, () => {}),
     '/test/objects': forTests(() => {
       readManifests();
       return {};

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
+import { release } from 'node:os';
 import { IPTABLES_TRAFFIC } from '../../../iptables/backend.ts';
 import { NFTABLES_TRAFFIC } from '../../../nftables/backend.ts';
-import type { FlowEvent, FlowLine, TopRow } from '../../../status/api/traffic.ts';
+import type { FlowEvent, FlowLine, FlowNotice, TopRow } from '../../../status/api/traffic.ts';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../../lab/lab.ts';
@@ -12,6 +13,9 @@ const ALL_VIP = '10.96.0.20';
 const EMPTY_VIP = '10.96.0.30';
 const LB_VIP = '203.0.113.5';
 const NODE_PORT = 30_080;
+const [MAJOR = 0, MINOR = 0] = release().split('.').map(Number);
+/** From Linux 6.14 on the kernel tells when a connection opened. */
+const TELLS_OPENED = MAJOR > 6 || (MAJOR === 6 && MINOR >= 14);
 /** Rules of the client that count what it exchanges with a VIP, independently of conntrack. */
 const COUNTERS = `
 table inet count {
@@ -254,6 +258,36 @@ for (const [mode, modeTraffic] of [
       });
       stream.close();
       await agent.apply(objects);
+    });
+
+    it('says that it was stopped, and has the times of the kernel', async () => {
+      const setting = 'net.netfilter.nf_conntrack_timestamp';
+      await lab.node.exec('sysctl', ['-qw', `${setting}=1`]);
+      try {
+        const stream = await client.flows('');
+        client.signal('SIGSTOP');
+        await lab.client.tcp(VIPS[4], 80);
+        await lab.client.tcp(EMPTY_VIP, 80);
+        const done = Date.now();
+        await waitFor('a long stop', () => Date.now() > done + 1500);
+        client.signal('SIGCONT');
+        const kinds = await waitFor('both are reported', () => {
+          const found = stream.lines.map(({ event }) => event);
+          return found.includes('opened') && found.includes('rejected') ? found : undefined;
+        });
+        const late = kinds.indexOf('late');
+        assert.ok(late > 0 && kinds.slice(1, late).every((kind) => kind === 'notes'), `${kinds}`);
+        const { seconds } = stream.lines[late] as FlowNotice;
+        assert.ok(seconds !== undefined && seconds >= 1, `${seconds}`);
+        for (const { event, at } of stream.lines.filter(isEvent)) {
+          if (event === 'rejected' || (event === 'opened' && TELLS_OPENED))
+            assert.ok(Date.parse(at) <= done, `${event} ${at}, ${done}`);
+        }
+        stream.close();
+      } finally {
+        client.signal('SIGCONT');
+        await lab.node.exec('sysctl', ['-qw', `${setting}=0`]);
+      }
     });
 
     it('reports packets that a policy denies, or that it cannot see them', async () => {

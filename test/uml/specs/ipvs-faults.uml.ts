@@ -74,12 +74,12 @@ describe('faults in IPVS mode: one command names the cause', () => {
   };
   const titleOf = ({ fault, command }: Cause) => `${fault}: ${command[0]}`;
 
-  it(titleOf(CAUSES.notReady), async () => {
+  it(titleOf(CAUSES.noneReady), async () => {
     await healthy();
     const notReady = [pod, { conditions: { ready: false } }] as const;
     await ipvs.agent.apply([web(), sliceManifest('web', 4, [notReady], PORTS)]);
     assert.equal(await outcome(VIP), 'refused');
-    await names(CAUSES.notReady);
+    await names(CAUSES.noneReady);
   });
 
   it(titleOf(CAUSES.localPolicy), async () => {
