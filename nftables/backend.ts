@@ -19,8 +19,7 @@ import type {
 import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
-import { finishInSlices } from '../sync/steps.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { finishInSlices, TimeSlice } from '../sync/time-slice.ts';
 import { type AffinityTargetIndex, affinityTargets, changedAffinityTargets } from './affinity.ts';
 import {
   type AffinityCleanupOptions,
