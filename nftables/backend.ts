@@ -32,6 +32,7 @@ import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import type { MapElement } from './element.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
+import type { FlowtableDevices } from './flowtable-devices.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
@@ -59,8 +60,8 @@ export const NFTABLES_TRAFFIC: ModeTraffic = {
 export interface NftBackendOptions extends NftPlanOptions {
   /** Logs a warning: a constant message, and fields for everything variable. */
   readonly onWarning: (message: string, fields?: Readonly<Record<string, unknown>>) => void;
-  /** Called after each full sync, which may have created the flowtable without interfaces. */
-  readonly onFullSync?: () => void;
+  /** Keep the interfaces of the flowtable, which each full sync may have created without them. */
+  readonly flowtableDevices?: FlowtableDevices | undefined;
 }
 
 /** The kernel refused an element, and with it the whole transaction. */
@@ -122,7 +123,7 @@ export class NftBackend implements Backend {
   async apply(full: boolean): Promise<ApplyReport> {
     try {
       const written = await this.#syncs.run(() => (full ? this.#applyAll() : this.#applyChanges()));
-      if (full) this.#options.onFullSync?.();
+      if (full) this.#options.flowtableDevices?.request();
       return { written };
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
@@ -143,7 +144,8 @@ export class NftBackend implements Backend {
     return await this.#tables.readBesides(async (reader) => {
       const result = new ComparisonBuilder(service, signal);
       const syncSpan = this.#syncs.watch();
-      await compareTable(reader, this.#plan, this.family, result);
+      const { flowtableDevices } = this.#options;
+      await compareTable(reader, this.#plan, this.family, result, flowtableDevices);
       return result.result(syncSpan());
     });
   }
