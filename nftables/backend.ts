@@ -32,6 +32,7 @@ import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import type { MapElement } from './element.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
+import { deleteFlowtable } from './flowtable.ts';
 import type { FlowtableDevices } from './flowtable-devices.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
@@ -259,6 +260,8 @@ export class NftBackend implements Backend {
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
     const repaired = await countRuleDifferences(this.#tables, this.#plan, this.family);
+    // The kernel keeps the MTU that a flow began with, and an MTU may have been lowered while no agent ran.
+    if (this.#options.usesFlowtable && !this.#plan.hasApplied) await deleteFlowtable(this.#tables);
     const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
     if (refusal !== undefined) return repaired + (await this.#replaceTable(refusal));

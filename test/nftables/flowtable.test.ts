@@ -236,6 +236,20 @@ describe('flowtable-devices: interfaces of a flowtable', () => {
     assert.equal(devices.interfaces, undefined);
     assert.deepEqual(await differences(), ['missing flowtable ip portwide services']);
   });
+
+  it('deletes the flows of an earlier agent in the first full sync', async () => {
+    const { fake, names, settle } = await start([device('eth0')]);
+    fake.log = [];
+    const next = backendFor(fake);
+    await next.apply(true);
+    assert.equal(fake.log[0], 'rules of offload-connection, delete flowtable services');
+    assert.deepEqual(names(), []);
+    assert.equal(fake.chains.get('offload-connection'), 4);
+    fake.log = [];
+    await next.apply(true);
+    await settle();
+    assert.doesNotMatch(fake.log.join(), /flowtable/);
+  });
 });
 
 describe('flowtable-support: what status says', () => {

@@ -299,6 +299,41 @@ describe('a flowtable', () => {
       }
     });
 
+    it('ends the bypass when an MTU was lowered while no agent ran', async () => {
+      const [second] = pods(1);
+      await agent.apply(objects([1]));
+      const asked = [await ask(4), await ask(6)] as const;
+      assert.deepEqual(
+        asked.map(({ host }) => host),
+        ['pod-2', 'pod-2'],
+      );
+      await agent.stop();
+      await ip('link set pw2 mtu 1400');
+      await second?.exec('ip', ['link', 'set', 'eth0', 'mtu', '1400']);
+      let isStarted = false;
+      const started = agent.start(withFlowtable()).finally(() => {
+        isStarted = true;
+      });
+      // The kernel forgets flows that are idle for 30 s.
+      while (!isStarted) {
+        for (const [index, { probe }] of asked.entries()) await ask(FAMILIES[index] ?? 4, 1, probe);
+      }
+      await started;
+      const payload = 'x'.repeat(1440);
+      for (const [index, { probe }] of asked.entries()) {
+        const vip = VIPS[FAMILIES[index] ?? 4];
+        // The node drops the first one, and tells its MTU.
+        await waitFor(
+          `a datagram that is larger than the MTU reaches ${vip}`,
+          async () =>
+            (await lab.client.udp(vip, PORT, { ...probe, ...LOST, payload })).outcome ===
+            'answered',
+          START_MS,
+        );
+      }
+      await agent.apply(objects([0]));
+    });
+
     it('keeps the conntrack entry of a long UDP flow', async () => {
       const timeout = 'net.netfilter.nf_conntrack_udp_timeout_stream';
       await lab.node.exec('sysctl', ['-qw', `${timeout}=5`]);
