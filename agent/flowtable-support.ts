@@ -66,10 +66,10 @@ export function flowtableFeature(
   if (interfaces === undefined)
     return feature('waits', true, 'all packets take the rules until the next full sync');
   const { attached, refused } = interfaces;
-  const [pods, others] = [true, false].map((isVeth) =>
-    attached.filter(({ kind }) => (kind === 'veth') === isVeth).map(({ name }) => name),
-  );
-  const names = [...(others ?? []).toSorted(compareText), `${pods?.length ?? 0} veth`];
+  // Pods have one veth pair each: their names say little.
+  const veths = attached.filter(({ kind }) => kind === 'veth').length;
+  const others = attached.filter(({ kind }) => kind !== 'veth').map(({ name }) => name);
+  const names = [...others.sort(compareText), `${veths} veth`];
   const note =
     refused.length === 0
       ? 'established connections of Services between these interfaces bypass the rules'
