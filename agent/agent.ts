@@ -10,7 +10,6 @@ import { NftMonitor } from '../nft/monitor.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
 import { releaseFreeMemory } from '../process/free-memory.ts';
 import { Shutdown } from '../process/shutdown.ts';
-import type { Backend } from '../proxier/backend.ts';
 import { systemTimers as timers } from '../sync/timers.ts';
 import { Takeover } from '../takeover/takeover.ts';
 import { restartOnChange } from './config-restart.ts';
@@ -18,6 +17,7 @@ import { warnOfSettings } from './config-warnings.ts';
 import { startHealth } from './health.ts';
 import { createInputs, sourceResources } from './inputs.ts';
 import { createMetricSources } from './metric-sources.ts';
+import type { StartedMode } from './mode.ts';
 import { createObjects } from './objects.ts';
 import { watchOwnNode } from './own-node.ts';
 import { prepareNode } from './prepare.ts';
@@ -68,20 +68,20 @@ export async function runAgent(
   const served = Promise.withResolvers<void>();
   monitor.waitForLoad(served.promise);
   const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
-  let backends: readonly Backend[] = [];
+  let mode: StartedMode | undefined;
   const status = await startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),
     missingInputs: startup.missingInputs,
     sourceFaults: () => source.faults(),
-    backends: () => backends,
+    backends: () => mode?.backends ?? [],
+    modeFeatures: () => mode?.features?.() ?? [],
     policy: policy?.status,
   });
 
   const podCidrs = await shutdown.exitOnSignal(startup.complete(source.start()));
   unmapProgram();
   await warnOfSettings(objects);
-  const mode = await supportedMode.start(podCidrs, monitor, takeover);
-  backends = mode.backends;
+  mode = await supportedMode.start(podCidrs, monitor, takeover);
   const serving = await startServing(context, mode, health, served.resolve);
   // Lists and first rules leave several times their size as garbage.
   const memory = served.promise.then(() => releaseFreeMemory());

@@ -1,7 +1,10 @@
-/** Checks whether the node supports `--nftables-flowtable`. */
+/** Checks whether the node supports `--nftables-flowtable`, and describes what it does, for the status API. */
 import { release } from 'node:os';
+import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
 import type { NftCommand } from '../nft/command.ts';
+import type { FlowtableInterfaces } from '../nftables/flowtable-devices.ts';
+import type { KernelFeature } from '../status/api/node-status.ts';
 import { isBelow, nftablesProbeScript, probeError } from './nftables-support.ts';
 
 /** Releases of Linux whose flowtables lose connections; `until` is the first without the fault. */
@@ -40,4 +43,36 @@ export function brokenKernel(kernelRelease: string): string | undefined {
   return BROKEN_KERNELS.find(
     ({ from, until }) => !isBelow(from, kernelRelease) && isBelow(until, kernelRelease),
   )?.fault;
+}
+
+/**
+ * @param problem the result of `flowtableProblem`, if the flag is set.
+ * @param interfaces undefined while there is no flowtable.
+ */
+export function flowtableFeature(
+  isRequested: boolean,
+  problem: string | undefined,
+  interfaces: FlowtableInterfaces | undefined,
+): KernelFeature {
+  const feature = (value: string, ok: boolean, note: string) => ({
+    name: '--nftables-flowtable',
+    value,
+    ok,
+    note,
+  });
+  if (!isRequested) return feature('off', true, '');
+  if (problem !== undefined)
+    return feature('refused', false, `${problem}; all packets take the rules`);
+  if (interfaces === undefined)
+    return feature('waits', true, 'all packets take the rules until the next full sync');
+  const { attached, refused } = interfaces;
+  // Pods have one veth pair each: their names say little.
+  const veths = attached.filter(({ kind }) => kind === 'veth').length;
+  const others = attached.filter(({ kind }) => kind !== 'veth').map(({ name }) => name);
+  const names = [...others.sort(compareText), `${veths} veth`];
+  const note =
+    refused.length === 0
+      ? 'established connections of Services between these interfaces bypass the rules'
+      : `the kernel refuses ${refused.join(', ')}: their packets take the rules`;
+  return feature(`on: ${names.join(', ')}`, true, note);
 }

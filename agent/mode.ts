@@ -11,6 +11,7 @@ import type { NftMonitor } from '../nft/monitor.ts';
 import { NFTABLES_TRAFFIC } from '../nftables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { ModeTraffic } from '../proxier/kernel-rule.ts';
+import type { KernelFeature } from '../status/api/node-status.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { openIptablesMode } from './iptables-mode.ts';
 import { openIpvsMode, prepareIpvs } from './ipvs-mode.ts';
@@ -45,6 +46,8 @@ export interface StartedMode {
    * the rules of other modes.
    */
   afterFirstSync(family: IpFamily): void;
+  /** Features of the kernel that only this mode uses, for the status API. */
+  features?(): readonly KernelFeature[];
   /** Stops what the mode does apart from syncs. */
   stop?(): Promise<void>;
 }

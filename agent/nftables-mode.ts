@@ -14,7 +14,7 @@ import { type NodePortSelection, namesLoopback } from '../services/node-port-add
 import { systemTimers } from '../sync/timers.ts';
 import { disableUnneededRouteLocalnet } from '../takeover/route-localnet.ts';
 import { trafficOptions } from '../traffic/options.ts';
-import { flowtableProblem } from './flowtable-support.ts';
+import { flowtableFeature, flowtableProblem } from './flowtable-support.ts';
 import type { SupportedMode } from './mode.ts';
 import { type NftablesSupport, nftablesSupport } from './nftables-support.ts';
 import { IPV6_DISABLED } from './node-setup.ts';
@@ -55,7 +55,7 @@ export async function openNftablesMode(
     ...(hashProblem === undefined ? {} : { consistentHashProblem: hashProblem }),
     start: async (podCidrs, monitor, takeover) => {
       const backends = new Map<IpFamily, NftBackend>();
-      const devices = usesFlowtable
+      const flowtable = usesFlowtable
         ? startDevices([...tables.values()], log, (reason) => {
             for (const backend of backends.values()) backend.onExternalChange(reason);
           })
@@ -66,7 +66,7 @@ export async function openNftablesMode(
         const familyOptions = {
           ...nftablesOptions(options, family, podCidrs, onWarning),
           usesFlowtable,
-          onFullSync: () => devices?.request(),
+          flowtableDevices: flowtable?.devices,
         };
         backends.set(family, new NftBackend(table, nft, familyOptions));
       }
@@ -91,7 +91,14 @@ export async function openNftablesMode(
         localhostProxyFamilies: families.filter((family) =>
           namesLoopback(options.nodeportAddresses, family),
         ),
-        ...(devices && { stop: () => devices.stop() }),
+        features: () => [
+          flowtableFeature(
+            options.nftablesFlowtable,
+            flowtableReason,
+            flowtable?.devices.interfaces,
+          ),
+        ],
+        ...(flowtable && { stop: flowtable.stop }),
         afterFirstSync: (family) => reportLoaded(family, takeover.afterFirstSync(family)),
       };
     },
@@ -103,7 +110,7 @@ function startDevices(
   tables: readonly NfTables[],
   log: Logger,
   onDeleted: (reason: string) => void,
-): { request(): void; stop(): Promise<void> } {
+): { readonly devices: FlowtableDevices; stop(): Promise<void> } {
   const devices = new FlowtableDevices({
     tables,
     listDevices,
@@ -113,7 +120,7 @@ function startDevices(
   });
   const watch = watchDevices(() => devices.request());
   return {
-    request: () => devices.request(),
+    devices,
     stop: async () => {
       await watch.close();
       await devices.stop();

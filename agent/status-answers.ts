@@ -6,6 +6,7 @@ import type { Kind } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import { VERSION } from '../process/version.ts';
 import type { Backend } from '../proxier/backend.ts';
+import type { KernelFeature } from '../status/api/node-status.ts';
 import { statusHandler } from '../status/http/handler.ts';
 import { RequestBudget } from '../status/http/request-budget.ts';
 import { pageResources } from '../status/page-resources.ts';
@@ -34,6 +35,8 @@ export interface StatusInputs {
   readonly sourceFaults: StatusSources['sourceFaults'];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
+  /** See `StartedMode`; empty before. */
+  readonly modeFeatures: () => readonly KernelFeature[];
   /** undefined without network policy. */
   readonly policy: StatusSources['policy'];
 }
@@ -75,7 +78,7 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     ...inputs,
     ...status,
     traffic,
-    kernelFeatures,
+    kernelFeatures: async () => [...(await kernelFeatures()), ...inputs.modeFeatures()],
     kernelRelease: release(),
     foreignChains: keepAgedAnswer(() => fact(readBoundedChains), RULES_AGE),
     disabledForwarding,

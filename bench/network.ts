@@ -20,6 +20,12 @@ export interface Network {
   readonly endpoints: string;
 }
 
+/** Rules of client and endpoints: both count and drop packets at once, so no socket answers or refuses them. */
+export const UDP_SINK = `table ip sink {
+  counter received { }
+  chain input { type filter hook input priority 0; meta l4proto udp counter name received drop; }
+}`;
+
 /** Creates the namespaces, and removes them when `use` ends. */
 export async function withNetwork<Result>(
   use: (network: Network) => Promise<Result>,

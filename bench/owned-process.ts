@@ -1,14 +1,17 @@
-/** Runs in a namespace of the bench: loads and changes owned ports, and times packets through them. */
+/** Runs in a namespace of the bench: loads and changes owned ports. */
 import { readFileSync, writeFileSync } from 'node:fs';
-import koffi from 'koffi';
 import { NfTables } from '../netlink/nftables/tables.ts';
+import { listDevices } from '../netlink/route/devices.ts';
 import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
+import { FlowtableDevices } from '../nftables/flowtable-devices.ts';
 import { NftPlan } from '../nftables/plan.ts';
 import { TABLE } from '../nftables/static-chains.ts';
 import { tableScript } from '../nftables/table-script.ts';
 import { RouteTable } from '../proxier/route-table.ts';
+import { systemTimers } from '../sync/timers.ts';
 import { endpoint, service, servicePort, slice } from '../test/fixtures.ts';
+import { waitFor } from '../test/lab/wait.ts';
 import { NODE } from './cluster.ts';
 import { serve } from './jobs.ts';
 import { compileOptions } from './portwide.ts';
@@ -135,9 +138,16 @@ async function agent({ changes, ...load }: OwnedLoad & { readonly changes: numbe
 }
 
 /** Programs an owned and an ordinary Service, and keeps the rules. */
-async function program({ shape }: { readonly shape: typeof RANGES }) {
+async function program({
+  shape,
+  usesFlowtable = false,
+}: {
+  readonly shape: typeof RANGES;
+  readonly usesFlowtable?: boolean;
+}) {
   const tables = new NfTables('IPv4', TABLE);
-  const backend = new NftBackend(tables, nft, options);
+  const flowtableDevices = usesFlowtable ? newFlowtableDevices(tables) : undefined;
+  const backend = new NftBackend(tables, nft, { ...options, usesFlowtable, flowtableDevices });
   backend.setNodeAddresses(nodeAddresses);
   const table = newTable();
   const owned = ownedObjects(0, 10, undefined, shape);
@@ -152,78 +162,22 @@ async function program({ shape }: { readonly shape: typeof RANGES }) {
   table.upsert(slice([endpoint(owner(1, 0))], { name: 'ordinary-1', serviceKey, ports }));
   backend.update(table.takeChanges().routes.upserts, []);
   await backend.apply(true);
+  if (flowtableDevices !== undefined)
+    await waitFor('the flowtable has interfaces', () => flowtableDevices.interfaces);
+  await flowtableDevices?.stop();
   await backend.close();
 }
 
-const libc = koffi.load(null);
-const socket = libc.func('int socket(int domain, int type, int protocol)');
-const bind = libc.func('int bind(int fd, const void *address, uint32_t length)');
-const sendto = libc.func(
-  'int64_t sendto(int fd, const void *bytes, size_t length, int flags, const void *to, uint32_t to_length)',
-);
-const [AF_INET, SOCK_DGRAM] = [2, 2];
-
-/** An address and the first of several ports. */
-export interface Peer {
-  readonly address: string;
-  readonly port: number;
-  /** Ports that packets come from or go to, in turn. */
-  readonly ports: number;
-}
-
-/** Packets in a batch, at least; the average takes the cost of the clock away. */
-const BATCH = 200;
-/** Length of an RTP packet of 20 ms of G.711. */
-const packet = Buffer.alloc(172);
-
-/**
- * Microseconds of one packet from each source to its target, by batch. The kernel carries the packet through node and
- * veth links to the other end within the call of sendto(), on one core: the time is CPU time.
- */
-async function stream({
-  from,
-  to,
-  batches,
-}: {
-  readonly from: readonly Peer[];
-  readonly to: readonly Peer[];
-  readonly batches: number;
-}) {
-  const streams = from.map((source, at) => {
-    const target = to[at] ?? source;
-    const sockets = Array.from({ length: source.ports }, (_, index) => openSocket(source, index));
-    const addresses = Array.from({ length: target.ports }, (_, index) => sockaddr(target, index));
-    return { sockets, addresses, packets: Math.max(BATCH, source.ports, target.ports) };
+function newFlowtableDevices(tables: NfTables): FlowtableDevices {
+  const { onWarning } = options;
+  return new FlowtableDevices({
+    tables: [tables],
+    listDevices,
+    onWarning,
+    onDeleted: onWarning,
+    timers: systemTimers,
   });
-  const times: number[][] = streams.map(() => []);
-  for (let batch = -2; batch < batches; batch++) {
-    for (const [at, { sockets, addresses, packets }] of streams.entries()) {
-      const started = performance.now();
-      for (let sent = 0; sent < packets; sent++) {
-        const address = addresses[sent % addresses.length];
-        sendto(sockets[sent % sockets.length], packet, packet.length, 0, address, 16);
-      }
-      const each = ((performance.now() - started) * 1000) / packets;
-      if (batch >= 0) times[at]?.push(each);
-    }
-  }
-  return times;
 }
 
-function openSocket(source: Peer, index: number): number {
-  const descriptor = Number(socket(AF_INET, SOCK_DGRAM, 0));
-  if (bind(descriptor, sockaddr(source, index), 16) !== 0)
-    throw new Error(`cannot bind port ${source.port + index} of ${source.address}`);
-  return descriptor;
-}
-
-function sockaddr({ address, port }: Peer, index: number): Buffer {
-  const bytes = Buffer.alloc(16);
-  bytes.writeUInt16LE(AF_INET, 0);
-  bytes.writeUInt16BE(port + index, 2);
-  bytes.set(address.split('.').map(Number), 4);
-  return bytes;
-}
-
-const jobs = { script, nft: loadText, agent, program, stream };
+const jobs = { script, nft: loadText, agent, program };
 if (import.meta.main) await serve(jobs);

@@ -8,8 +8,9 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { IN_NAMESPACES, numberFlag, printHead, repeat, runBench, runsFlag } from './harness.ts';
 import { jobsOf } from './jobs.ts';
-import { CLIENT_ADDRESS, type Network, withNetwork } from './network.ts';
-import { EXACT, type OwnedJobs, ownedVip, owner, type Peer, RANGES } from './owned-process.ts';
+import { CLIENT_ADDRESS, type Network, UDP_SINK, withNetwork } from './network.ts';
+import { EXACT, type OwnedJobs, ownedVip, owner, RANGES } from './owned-process.ts';
+import type { PacketJobs, Peer } from './packets-process.ts';
 import { cell, percentiles, printRow, ratio } from './table.ts';
 
 const LEGEND = `Mode nftables, IPv4, slices of 100 UDP ports; packets also with slices of 128, which one exact lookup finds. "nft" is \`nft -f\` of a file with the same elements. A change replaces one
@@ -18,6 +19,7 @@ on one core within one system call, so that their time is CPU time. Calls send o
 owned ports.`;
 
 const run = jobsOf<OwnedJobs>('owned-process.ts');
+const runPackets = jobsOf<PacketJobs>('packets-process.ts');
 const CLIENT_PORT = 9000;
 
 async function measureLoad(services: number, slices: number, runs: number): Promise<void> {
@@ -52,17 +54,13 @@ async function conntrackEntries({ node }: Network): Promise<number> {
   return Number(stdout);
 }
 
-/** Both ends drop packets at once: no socket answers them, or refuses them with ICMP. */
-const SINK =
-  'table ip sink { chain input { type filter hook input priority 0; meta l4proto udp drop; }; }';
-
 /** Rows: from clients, from endpoints, with one call and with many. Columns: owned, ordinary Service, no Service. */
 async function measurePackets(shape: typeof RANGES, batches: number, calls: number): Promise<void> {
   await withNetwork(async (network) => {
     const { node, client, endpoints } = network;
     await execa('ip', ['netns', 'exec', endpoints, 'sysctl', '-qw', 'net.ipv4.ip_nonlocal_bind=1']);
     for (const end of [client, endpoints])
-      await execa('ip', ['netns', 'exec', end, 'nft', '-f', '-'], { input: SINK });
+      await execa('ip', ['netns', 'exec', end, 'nft', '-f', '-'], { input: UDP_SINK });
     await run(node, 'program', { shape });
     const owners = [owner(0, 0), owner(1, 0), owner(2, 0)];
     const [, , direct = ''] = owners;
@@ -79,13 +77,21 @@ async function measurePackets(shape: typeof RANGES, batches: number, calls: numb
       for (const at of vips.keys()) {
         const before = await conntrackEntries(network);
         const [from, to] = [clients.slice(at, at + 1), ends(vips).slice(at, at + 1)];
-        await run(client, 'stream', { from, to, batches: 1 });
+        await runPackets(client, 'stream', { from, to, batches: 1 });
         entries.push((await conntrackEntries(network)) - before);
       }
       // With answers, tracked calls are established, as they are in use.
-      await run(endpoints, 'stream', { from: ends(owners), to: clients, batches: 1 });
-      const forward = await run(client, 'stream', { from: clients, to: ends(vips), batches });
-      const back = await run(endpoints, 'stream', { from: ends(owners), to: clients, batches });
+      await runPackets(endpoints, 'stream', { from: ends(owners), to: clients, batches: 1 });
+      const forward = await runPackets(client, 'stream', {
+        from: clients,
+        to: ends(vips),
+        batches,
+      });
+      const back = await runPackets(endpoints, 'stream', {
+        from: ends(owners),
+        to: clients,
+        batches,
+      });
       const count = `slices of ${shape.portsPerPod}, ${ports === 1 ? 'one call' : `${ports} calls`}`;
       for (const [what, times] of [
         [`packet from a client, ${count}, µs`, forward],

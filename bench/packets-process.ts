@@ -1,6 +1,6 @@
 /**
- * Runs in the client's namespace: times new connections, and packets of a connection that conntrack
- * tracks.
+ * Runs in the namespace of clients or endpoints: times new connections, packets of a connection that conntrack tracks, and
+ * UDP packets.
  */
 import koffi from 'koffi';
 import { serve } from './jobs.ts';
@@ -10,6 +10,7 @@ export type PacketJobs = typeof jobs;
 
 const AF_INET = 2;
 const SOCK_STREAM = 1;
+const SOCK_DGRAM = 2;
 const SOCK_RAW = 3;
 const IPPROTO_ICMP = 1;
 const ECHO_REQUEST = 8;
@@ -20,6 +21,10 @@ const socket = libc.func('int socket(int domain, int type, int protocol)');
 const connect = libc.func('int connect(int fd, const void *address, uint32_t length)');
 const send = libc.func('int64_t send(int fd, const void *bytes, size_t length, int flags)');
 const recv = libc.func('int64_t recv(int fd, _Out_ void *bytes, size_t length, int flags)');
+const bind = libc.func('int bind(int fd, const void *address, uint32_t length)');
+const sendto = libc.func(
+  'int64_t sendto(int fd, const void *bytes, size_t length, int flags, const void *to, uint32_t to_length)',
+);
 const close = libc.func('int close(int fd)');
 const reply = Buffer.alloc(128);
 
@@ -40,16 +45,81 @@ const jobs = {
   },
   /** Microseconds of an echo request and its reply within one conntrack entry, by round. */
   async echo({ address, ...count }: ProbeCount & { readonly address: string }) {
-    const fd = Number(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
-    const sockaddr = socketAddress({ address, port: 0 });
-    if (Number(connect(fd, sockaddr, sockaddr.length)) !== 0) throw new Error('connect failed');
-    const request = Buffer.alloc(16);
-    request.writeUInt8(ECHO_REQUEST, 0);
-    request.writeUInt16BE(IDENTIFIER, 4);
-    request.writeUInt16BE(checksum(request), 2);
-    return measureRounds([() => timeEcho(fd, request)], count)[0] ?? [];
+    const echo = openEcho(address);
+    return measureRounds([() => timed(echo)], count)[0] ?? [];
   },
+  stream,
 };
+
+/** An address and the first of several ports. */
+export interface Peer {
+  readonly address: string;
+  readonly port: number;
+  /** Ports that packets come from or go to, in turn. */
+  readonly ports: number;
+}
+
+/** Packets in a batch; the average takes the cost of the clock away. */
+const BATCH = 200;
+/** Length of an RTP packet of 20 ms of G.711. */
+const packet = Buffer.alloc(172);
+
+/**
+ * Microseconds of one packet from each source to its target, by batch. The kernel carries the packet through node and
+ * veth links to the other end within the call of sendto(), on one core: the time is CPU time.
+ * @param last an address behind the node: a batch ends with an echo from there. A slow processor queues packets, and the
+ * echo takes the same queues.
+ */
+async function stream({
+  from,
+  to,
+  batches,
+  packets = BATCH,
+  last,
+}: {
+  readonly from: readonly Peer[];
+  readonly to: readonly Peer[];
+  /** Besides two that are discarded. */
+  readonly batches: number;
+  /** In each batch, at least. */
+  readonly packets?: number;
+  readonly last?: string;
+}) {
+  const drain = last === undefined ? () => {} : openEcho(last);
+  const streams = from.map((source, at) => {
+    const target = to[at] ?? source;
+    const sockets = Array.from({ length: source.ports }, (_, index) => openUdp(source, index));
+    const addresses = Array.from({ length: target.ports }, (_, index) =>
+      peerAddress(target, index),
+    );
+    return { sockets, addresses, count: Math.max(packets, source.ports, target.ports) };
+  });
+  const times: number[][] = streams.map(() => []);
+  for (let batch = -2; batch < batches; batch++) {
+    for (const [at, { sockets, addresses, count }] of streams.entries()) {
+      const started = performance.now();
+      for (let sent = 0; sent < count; sent++) {
+        const address = addresses[sent % addresses.length];
+        sendto(sockets[sent % sockets.length], packet, packet.length, 0, address, 16);
+      }
+      drain();
+      const each = ((performance.now() - started) * 1000) / count;
+      if (batch >= 0) times[at]?.push(each);
+    }
+  }
+  return times;
+}
+
+function openUdp(source: Peer, index: number): number {
+  const descriptor = Number(socket(AF_INET, SOCK_DGRAM, 0));
+  if (bind(descriptor, peerAddress(source, index), 16) !== 0)
+    throw new Error(`cannot bind port ${source.port + index} of ${source.address}`);
+  return descriptor;
+}
+
+function peerAddress({ address, port }: Peer, index: number): Buffer {
+  return socketAddress({ address, port: port + index });
+}
 
 /** The first round warms up and is discarded. */
 function measureRounds(
@@ -82,14 +152,29 @@ function timeConnect(sockaddr: Buffer): number {
   return (ended - started) * 1000;
 }
 
-/** Microseconds. The kernel processes the packet and its reply within the send call. */
-function timeEcho(fd: number, request: Buffer): number {
+function timed(run: () => void): number {
   const started = performance.now();
-  const sent = Number(send(fd, request, request.length, 0));
-  const received = Number(recv(fd, reply, reply.length, 0));
-  const ended = performance.now();
-  if (sent !== request.length || received <= 0) throw new Error('no echo');
-  return (ended - started) * 1000;
+  run();
+  return (performance.now() - started) * 1000;
+}
+
+/**
+ * Opens a socket for ICMP echo requests.
+ * @returns a function that sends a request and waits for the reply. The kernel processes both within the send call.
+ */
+function openEcho(address: string): () => void {
+  const fd = Number(socket(AF_INET, SOCK_RAW, IPPROTO_ICMP));
+  const sockaddr = socketAddress({ address, port: 0 });
+  if (Number(connect(fd, sockaddr, sockaddr.length)) !== 0) throw new Error('connect failed');
+  const request = Buffer.alloc(16);
+  request.writeUInt8(ECHO_REQUEST, 0);
+  request.writeUInt16BE(IDENTIFIER, 4);
+  request.writeUInt16BE(checksum(request), 2);
+  return () => {
+    const sent = Number(send(fd, request, request.length, 0));
+    const received = Number(recv(fd, reply, reply.length, 0));
+    if (sent !== request.length || received <= 0) throw new Error('no echo');
+  };
 }
 
 function checksum(bytes: Buffer): number {

@@ -1,6 +1,6 @@
 /** Measures how soon the status page of an agent is painted in Chromium. Results go to standard output as Markdown. */
 import { setTimeout as sleep } from 'node:timers/promises';
-import { AGENT_FLAGS, Agent } from '../test/e2e/agent.ts';
+import { Agent, PAGE_ADDRESS, PAGE_FLAGS } from '../test/e2e/agent.ts';
 import { createLab } from '../test/lab/lab.ts';
 import { waitFor } from '../test/lab/wait.ts';
 import { startBrowser } from '../test/status/page/browser.ts';
@@ -10,7 +10,6 @@ import { IN_NAMESPACES, printHead, runBench, runsFlag, servicesFlag } from './ha
 import { median, percentile, printRow } from './table.ts';
 
 const SETTLE_MS = 20_000;
-const ADDRESS = '127.0.0.1:10270';
 const LEGEND = `Mode nftables, headless Chromium beside the agent, each time with an empty cache. "Painted" is the first contentful
 paint, "complete" the time until the page has the agent's answers, both since the navigation. Milliseconds.`;
 
@@ -27,17 +26,14 @@ async function measure(services: number, runs: number): Promise<void> {
   try {
     const browser = await startBrowser(lab.node.namespace);
     try {
-      await agent.start([
-        ...AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-')),
-        ...['--status-socket=none', `--status-bind-address=${ADDRESS}`, '--proxy-mode=nftables'],
-      ]);
+      await agent.start(PAGE_FLAGS);
       await agent.apply(Array.from({ length: services }, (_, index) => apiObjects(index)).flat());
       // The agent collects garbage after it read many objects.
       await sleep(SETTLE_MS);
       for (const [fragment, element] of PAGES) {
         const times: { painted: number; complete: number }[] = [];
         for (let run = 0; run < runs; run++) {
-          const page = await browser.open(`http://${ADDRESS}/${fragment}`);
+          const page = await browser.open(`http://${PAGE_ADDRESS}/${fragment}`);
           await page.locator(element).first().waitFor();
           const complete = Number(await page.evaluate('performance.now()'));
           const painted = await waitFor('the page is painted', async () =>

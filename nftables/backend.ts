@@ -19,8 +19,7 @@ import type {
 import { SyncOverlap } from '../proxier/sync-overlap.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
-import { finishInSlices } from '../sync/steps.ts';
-import { TimeSlice } from '../sync/time-slice.ts';
+import { finishInSlices, TimeSlice } from '../sync/time-slice.ts';
 import { type AffinityTargetIndex, affinityTargets, changedAffinityTargets } from './affinity.ts';
 import {
   type AffinityCleanupOptions,
@@ -33,6 +32,8 @@ import { compareTable, countRuleDifferences } from './compare.ts';
 import { describeNftRule } from './describe.ts';
 import type { MapElement } from './element.ts';
 import { changesOf, PendingChanges, phaseChanges } from './element-changes.ts';
+import { deleteFlowtable } from './flowtable.ts';
+import type { FlowtableDevices } from './flowtable-devices.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
@@ -60,8 +61,8 @@ export const NFTABLES_TRAFFIC: ModeTraffic = {
 export interface NftBackendOptions extends NftPlanOptions {
   /** Logs a warning: a constant message, and fields for everything variable. */
   readonly onWarning: (message: string, fields?: Readonly<Record<string, unknown>>) => void;
-  /** Called after each full sync, which may have created the flowtable without interfaces. */
-  readonly onFullSync?: () => void;
+  /** Keep the interfaces of the flowtable, which each full sync may have created without them. */
+  readonly flowtableDevices?: FlowtableDevices | undefined;
 }
 
 /** The kernel refused an element, and with it the whole transaction. */
@@ -123,7 +124,7 @@ export class NftBackend implements Backend {
   async apply(full: boolean): Promise<ApplyReport> {
     try {
       const written = await this.#syncs.run(() => (full ? this.#applyAll() : this.#applyChanges()));
-      if (full) this.#options.onFullSync?.();
+      if (full) this.#options.flowtableDevices?.request();
       return { written };
     } catch (error) {
       if (!(error instanceof NftRefusedError) || error.element === undefined) throw error;
@@ -148,7 +149,8 @@ export class NftBackend implements Backend {
     return await this.#tables.readBesides(async (reader) => {
       const result = new ComparisonBuilder(service, signal, namespace);
       const syncSpan = this.#syncs.watch();
-      await compareTable(reader, this.#plan, this.family, result);
+      const { flowtableDevices } = this.#options;
+      await compareTable(reader, this.#plan, this.family, result, flowtableDevices);
       return result.result(syncSpan());
     });
   }
@@ -262,6 +264,8 @@ export class NftBackend implements Backend {
   async #applyAll(): Promise<number> {
     this.#externalChange = undefined;
     const repaired = await countRuleDifferences(this.#tables, this.#plan, this.family);
+    // The kernel keeps the MTU that a flow began with, and an MTU may have been lowered while no agent ran.
+    if (this.#options.usesFlowtable && !this.#plan.hasApplied) await deleteFlowtable(this.#tables);
     const chainsBefore = new Set(await this.#tables.chains());
     const refusal = await this.#declareTable();
     if (refusal !== undefined) return repaired + (await this.#replaceTable(refusal));

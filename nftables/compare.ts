@@ -1,6 +1,6 @@
 /**
  * Compares table `portwide` with the applied state: elements, chains, hooks, rules, whether the table is
- * dormant, and which maps, sets and counters exist.
+ * dormant, which maps, sets and counters exist, and the interfaces of the flowtable.
  *
  * Rules are compared by their expressions. Affinity entries are not compared, because packets write
  * them, nor are comments and counts. Types and flags of maps are not compared either. If another
@@ -18,9 +18,11 @@ import { BackgroundSlice } from '../sync/precedence.ts';
 import { TimeSlice } from '../sync/time-slice.ts';
 import type { NftChain } from './chains.ts';
 import { compareChains } from './compare-chains.ts';
+import { compareFlowtable } from './compare-flowtable.ts';
 import { compareServiceElements, type ElementAdder } from './compare-service.ts';
 import { elementFromTexts, elementId, type MapElement } from './element.ts';
 import { elementOwners } from './element-owners.ts';
+import type { FlowtableDevices } from './flowtable-devices.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { isReferenceCounted, MAP_NAMES } from './maps.ts';
 import type { NftPlan } from './plan.ts';
@@ -38,6 +40,7 @@ export async function compareTable(
   plan: NftPlan,
   family: IpFamily,
   result: ComparisonBuilder,
+  flowtableDevices?: FlowtableDevices,
 ): Promise<void> {
   if (!plan.hasApplied) return;
   const add = elementAdder(family, result);
@@ -46,6 +49,7 @@ export async function compareTable(
     await compareObjects(tables, chains, family, result);
     await compareChains(tables, chains, family, result, true);
     await compareAllElements(tables, plan, family, add, result.signal);
+    if (flowtableDevices !== undefined) await compareFlowtable(tables, flowtableDevices, result);
   } else {
     const chains = await compareServiceElements(
       tables,

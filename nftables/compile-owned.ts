@@ -1,10 +1,10 @@
 /** Compiles plans with ports owned by pods to map elements and chains; `owned-chains.ts` shows the path of a packet. */
 import type { Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
+import type { Steps } from '../api/steps.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
-import type { Steps } from '../sync/steps.ts';
 import {
   needsHairpin,
   type OwnedPlan,

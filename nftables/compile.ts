@@ -4,11 +4,11 @@
  * destination port.
  */
 
+import { finish, type Steps } from '../api/steps.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
-import { finish, type Steps } from '../sync/steps.ts';
 import { slotTableSteps } from '../traffic/consistent-hash.ts';
 import {
   type Dispatch,

@@ -1,7 +1,7 @@
 /** The changes of map elements from one state to another. */
 import type { IpFamily } from '../api/objects.ts';
+import type { Steps } from '../api/steps.ts';
 import { hasSameData } from '../nft/element.ts';
-import type { Steps } from '../sync/steps.ts';
 import type { MapElement } from './element.ts';
 import { overlapSteps } from './intervals.ts';
 import { isDispatchMap, isNoEndpointMap } from './maps.ts';

@@ -6,10 +6,10 @@ import { compareText } from '../api/collections.ts';
 import { ENOENT, hasErrno } from '../netlink/core/error.ts';
 import { type NftElement, type NftOperation, NftRefusedError } from '../netlink/nftables/tables.ts';
 import type { Device } from '../netlink/route/devices.ts';
-import type { RuleTable } from '../nft/table.ts';
+import type { NftReader, RuleTable } from '../nft/table.ts';
 import { Loop } from '../sync/loop.ts';
 import type { Timers } from '../sync/timers.ts';
-import { FLOWTABLE, FLOWTABLE_DEVICES, FLOWTABLE_HAIRPINS, OFFLOAD_CHAIN } from './flowtable.ts';
+import { deleteFlowtable, FLOWTABLE, FLOWTABLE_HAIRPINS, FLOWTABLE_SETS } from './flowtable.ts';
 
 export interface FlowtableDevicesOptions {
   readonly tables: readonly RuleTable[];
@@ -54,6 +54,14 @@ function isUsable({ type, kind, isEnslaved }: Device): boolean {
   return type === ETHERNET && !isEnslaved && USABLE_KINDS.has(kind);
 }
 
+/** Result of an update of the flowtables of all families. */
+export interface FlowtableInterfaces {
+  /** Interfaces that all flowtables have. */
+  readonly attached: readonly Device[];
+  /** Names of interfaces that the kernel refused. */
+  readonly refused: readonly string[];
+}
+
 /** Interfaces in the flowtables of all families. */
 export class FlowtableDevices {
   readonly #options: FlowtableDevicesOptions;
@@ -62,6 +70,7 @@ export class FlowtableDevices {
   #mtus: ReadonlyMap<number, number> = new Map();
   /** Interfaces that the kernel refused, so that each is logged once. */
   #refused: ReadonlySet<string> = new Set();
+  #interfaces: FlowtableInterfaces | undefined;
 
   constructor(options: FlowtableDevicesOptions) {
     this.#options = options;
@@ -91,6 +100,16 @@ export class FlowtableDevices {
     await this.#loop.stop();
   }
 
+  /** Result of the last update; undefined while there is no flowtable. */
+  get interfaces(): FlowtableInterfaces | undefined {
+    return this.#interfaces;
+  }
+
+  /** Names of the interfaces that may be in the flowtable now. @throws NetlinkError */
+  async listUsable(): Promise<ReadonlySet<string>> {
+    return new Set(usableDevices(await this.#options.listDevices()));
+  }
+
   async #sync(): Promise<void> {
     const { listDevices, tables, onDeleted } = this.#options;
     const devices = await listDevices();
@@ -103,15 +122,21 @@ export class FlowtableDevices {
       // The kernel keeps the MTU that a flow began with, and would send packets that are too large.
       await Promise.all(tables.map(deleteFlowtable));
       this.#mtus = mtus;
+      this.#interfaces = undefined;
       onDeleted(`MTU of ${lowered.name} lowered`);
       return;
     }
     this.#mtus = mtus;
     const names = usableDevices(devices);
     const refused = new Set<string>();
+    let isComplete = true;
     for (const table of tables) {
-      for (const name of await syncTable(table, names)) refused.add(name);
+      const refusedHere = await syncTable(table, names);
+      for (const name of refusedHere ?? []) refused.add(name);
+      isComplete &&= refusedHere !== undefined;
     }
+    const attached = devices.filter((each) => isUsable(each) && !refused.has(each.name));
+    this.#interfaces = isComplete ? { attached, refused: [...refused] } : undefined;
     for (const name of refused) {
       if (this.#refused.has(name)) continue;
       this.#options.onWarning('the kernel refuses an interface in the flowtable', {
@@ -123,50 +148,38 @@ export class FlowtableDevices {
   }
 }
 
-/** @returns the interfaces that the kernel refused although they exist. */
-async function syncTable(table: RuleTable, wanted: readonly string[]): Promise<string[]> {
+/** @returns the interfaces that the kernel refused although they exist; undefined if there is no flowtable. */
+async function syncTable(
+  table: RuleTable,
+  wanted: readonly string[],
+): Promise<string[] | undefined> {
   const flowtable = (await table.flowtables())?.find(({ name }) => name === FLOWTABLE);
   // The next full sync creates it.
-  if (flowtable === undefined) return [];
-  const elements = await readNames(table);
+  if (flowtable === undefined) return undefined;
+  const listed = new Map<string, ReadonlySet<string>>();
+  for (const set of FLOWTABLE_SETS) listed.set(set, await readNames(table, set));
+  const withdraw = (isStale: (name: string) => boolean) =>
+    table.transact(
+      [...listed].map(([set, names]) => elementChange('delete', set, [...names].filter(isStale))),
+    );
   const attached = new Set(flowtable.devices);
   const desired = new Set(wanted);
-  const added = wanted.filter((name) => !attached.has(name) || !elements.has(name));
-  const removed = [...new Set([...attached, ...elements])].filter((name) => !desired.has(name));
-  await table.transact(
-    elementOperations(
-      'delete',
-      removed.filter((name) => elements.has(name)),
-    ),
-  );
+  const isComplete = (name: string) => [attached, ...listed.values()].every((all) => all.has(name));
+  const added = wanted.filter((name) => !isComplete(name));
+  await withdraw((name) => !desired.has(name));
   // An interface that is gone cannot be removed, and the kernel has removed it.
   await oneByOneIfRefused(
-    removed.filter((name) => attached.has(name)),
+    flowtable.devices.filter((name) => !desired.has(name)),
     (names) => table.transact([{ action: 'detach', flowtable: FLOWTABLE, devices: names }]),
   );
   const refused = await oneByOneIfRefused(added, (names) =>
     table.transact([
       { action: 'attach', flowtable: FLOWTABLE, devices: names },
-      ...elementOperations('add', names),
+      ...FLOWTABLE_SETS.map((set) => elementChange('add', set, names)),
     ]),
   );
-  await table.transact(
-    elementOperations(
-      'delete',
-      [...refused.keys()].filter((name) => elements.has(name)),
-    ),
-  );
+  await withdraw((name) => refused.has(name));
   return [...refused].filter(([, errno]) => errno !== ENOENT).map(([name]) => name);
-}
-
-/** Deletes the flowtable with its flows, and the rules that refer to it. */
-async function deleteFlowtable(table: RuleTable): Promise<void> {
-  const existing = (await table.flowtables())?.some(({ name }) => name === FLOWTABLE);
-  if (existing !== true) return;
-  await table.transact([
-    { action: 'fill', chain: { name: OFFLOAD_CHAIN, rules: [] } },
-    { action: 'delete-flowtable', flowtable: FLOWTABLE },
-  ]);
 }
 
 /**
@@ -195,12 +208,17 @@ async function oneByOneIfRefused(
   return refused;
 }
 
-async function readNames(table: RuleTable): Promise<Set<string>> {
+/** The interfaces in a set of the flowtable. @throws NetlinkError */
+export async function readNames(
+  table: Pick<NftReader, 'visitElements'>,
+  set: string,
+): Promise<Set<string>> {
   let names = new Set<string>();
   try {
     await table.visitElements(
-      FLOWTABLE_DEVICES,
-      ({ key }) => names.add(key.toString('utf8').replace(/\0.*$/s, '')),
+      set,
+      // A key of `FLOWTABLE_HAIRPINS` has the name twice.
+      ({ key }) => names.add(key.toString('utf8', 0, NAME_BYTES).replace(/\0.*$/s, '')),
       () => (names = new Set()),
     );
   } catch (error) {
@@ -210,21 +228,15 @@ async function readNames(table: RuleTable): Promise<Set<string>> {
   return names;
 }
 
-function elementOperations(action: 'add' | 'delete', names: readonly string[]): NftOperation[] {
-  const keys = names.map((name) => {
+function elementChange(
+  action: 'add' | 'delete',
+  set: string,
+  names: readonly string[],
+): NftOperation {
+  const elements = names.map((name): NftElement => {
     const key = Buffer.alloc(NAME_BYTES);
     key.write(name);
-    return key;
+    return { key: set === FLOWTABLE_HAIRPINS ? Buffer.concat([key, key]) : key };
   });
-  const change = (set: string, elements: NftElement[]): NftOperation => ({ action, set, elements });
-  return [
-    change(
-      FLOWTABLE_HAIRPINS,
-      keys.map((key) => ({ key: Buffer.concat([key, key]) })),
-    ),
-    change(
-      FLOWTABLE_DEVICES,
-      keys.map((key) => ({ key })),
-    ),
-  ];
+  return { action, set, elements };
 }

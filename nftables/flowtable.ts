@@ -24,6 +24,7 @@ import {
 } from '../nft/flowtable-rule.ts';
 import { portKey } from '../nft/keys.ts';
 import { goTo, HAS_DNAT, protocolIs, type RuleParts, rulePartsFor } from '../nft/rule.ts';
+import type { RuleTable } from '../nft/table.ts';
 import type { TrafficPlan } from '../traffic/plan.ts';
 import type { NftChain } from './chains.ts';
 import type { MapElement } from './element.ts';
@@ -31,16 +32,16 @@ import type { MapElement } from './element.ts';
 /** Name of the flowtable. */
 export const FLOWTABLE = 'services';
 /** The set with the names of the interfaces in the flowtable. */
-export const FLOWTABLE_DEVICES = 'flowtable-devices';
+const FLOWTABLE_DEVICES = 'flowtable-devices';
 /**
  * The set with the name of each interface twice, as input and output. A rule cannot compare the two interfaces of a packet.
  */
 export const FLOWTABLE_HAIRPINS = 'flowtable-hairpins';
 /** The chain whose rules add connections. */
-export const OFFLOAD_CHAIN = 'offload-connection';
+const OFFLOAD_CHAIN = 'offload-connection';
 
 /** Sets of the flowtable that the agent fills apart from Services. */
-export const FLOWTABLE_SETS: readonly string[] = [FLOWTABLE_DEVICES, FLOWTABLE_HAIRPINS];
+export const FLOWTABLE_SETS: readonly string[] = [FLOWTABLE_HAIRPINS, FLOWTABLE_DEVICES];
 
 /** Packets of a connection, in both directions, before it bypasses the hooks: short connections never do. */
 const PACKETS_IN_HOOKS = 20;
@@ -103,4 +104,14 @@ export function flowtableElements({ vips, nodePort }: TrafficPlan): MapElement[]
   if (nodePort === undefined || nodePort.protocol === 'SCTP') return elements;
   const { protocol, port } = nodePort;
   return [...elements, { map: 'flowtable-node-ports', key: portKey(protocol, port) }];
+}
+
+/** Deletes the flowtable with its flows, and the rules that refer to it. A full sync creates it again. */
+export async function deleteFlowtable(table: RuleTable): Promise<void> {
+  const existing = (await table.flowtables())?.some(({ name }) => name === FLOWTABLE);
+  if (existing !== true) return;
+  await table.transact([
+    { action: 'fill', chain: { name: OFFLOAD_CHAIN, rules: [] } },
+    { action: 'delete-flowtable', flowtable: FLOWTABLE },
+  ]);
 }

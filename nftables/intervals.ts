@@ -5,8 +5,8 @@
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
+import { finish, type Steps } from '../api/steps.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
-import { finish, type Steps } from '../sync/steps.ts';
 import type { MapElement } from './element.ts';
 import { fieldWidth, isOrderedMap, type MapName, mapSpec } from './maps.ts';
 

@@ -1,6 +1,6 @@
 /** Splits a change of the maps into transactions, so that a packet never finds a half-changed Service. */
 import type { IpFamily } from '../api/objects.ts';
-import { finish, type Steps } from '../sync/steps.ts';
+import { finish, type Steps } from '../api/steps.ts';
 import { elementId, type MapElement } from './element.ts';
 import { overlapSteps } from './intervals.ts';
 import type { PlanDiff } from './plan.ts';

@@ -2,10 +2,10 @@
 import { isDeepStrictEqual } from 'node:util';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import type { PortRange } from '../api/ports.ts';
+import { finish, type Steps } from '../api/steps.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import { type Route, type RouteMatch, vipsOf } from '../services/route.ts';
-import { finish, type Steps } from '../sync/steps.ts';
 import { listedNodePortAddresses, type NodePortOptions } from '../traffic/options.ts';
 import {
   allowsOwnVips,

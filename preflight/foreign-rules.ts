@@ -1,8 +1,8 @@
 /** Checks of rules of other programs: masquerade that hides clients, and drops of traffic to endpoints. */
 import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
+import { finish, type Steps } from '../api/steps.ts';
 import { PRIORITY } from '../netlink/nftables/hooks.ts';
-import { finish, type Steps } from '../sync/steps.ts';
 import { type BaseChain, type Ending, type TestPacket, walkSteps } from './packet-walk.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 

@@ -4,8 +4,8 @@
  */
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
+import { finish, type Steps } from '../api/steps.ts';
 import { type Hook, PRIORITY } from '../netlink/nftables/hooks.ts';
-import { finish, type Steps } from '../sync/steps.ts';
 
 export interface TestPacket {
   /** Canonical addresses of one family. */

@@ -1,5 +1,6 @@
 /** Cooperative yielding: keeps long computations from blocking the event loop. */
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { Steps } from '../api/steps.ts';
 
 /** Milliseconds of work before the event loop gets a turn. */
 const SLICE = 8;
@@ -37,5 +38,17 @@ export class TimeSlice {
   async yield(): Promise<void> {
     await nextTurn();
     this.restart();
+  }
+}
+
+/**
+ * Runs a computation in time slices, so that it does not block the event loop.
+ * @param slice of the caller, if the computation is a part of its work.
+ */
+export async function finishInSlices<T>(steps: Steps<T>, slice = new TimeSlice()): Promise<T> {
+  for (;;) {
+    const { done, value } = steps.next();
+    if (done === true) return value;
+    if (slice.isOver()) await slice.yield();
   }
 }

@@ -7,8 +7,8 @@ import { addressOctets } from '../api/addresses.ts';
 import { compareText } from '../api/collections.ts';
 import type { HashInput } from '../api/load-balancing.ts';
 import type { ObjectKey } from '../api/objects.ts';
+import { finish, type Steps } from '../api/steps.ts';
 import type { Endpoint } from '../endpoints/select.ts';
-import type { Steps } from '../sync/steps.ts';
 
 /**
  * Number of slots, a prime. It never changes: another number moves nearly all clients. Up to 100 endpoints get shares within
@@ -31,12 +31,7 @@ const SLOT_FACTOR = 0x9e3779b1;
  * @param endpoints in any order. Past `SLOTS` endpoints, some have no slot.
  */
 export function slotTable(serviceKey: ObjectKey, endpoints: readonly Endpoint[]): Endpoint[] {
-  // `finish` of sync/ is not for this layer, which has decisions only.
-  const steps = slotTableSteps(serviceKey, endpoints);
-  for (;;) {
-    const { done, value } = steps.next();
-    if (done === true) return value;
-  }
+  return finish(slotTableSteps(serviceKey, endpoints));
 }
 
 /** As `slotTable`, in steps: a table of 1,000 endpoints may take tens of milliseconds. */

@@ -12,7 +12,7 @@ import {
 import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
-import { finishInSlices } from '../../sync/steps.ts';
+import { finishInSlices } from '../../sync/time-slice.ts';
 import type { ComputedTrace, TraceEndpoint, TraceStep } from '../api/trace.ts';
 import { reachesText } from './compute.ts';
 

@@ -31,6 +31,14 @@ export const AGENT_FLAGS = [
 /** The same for tests of iptables rules. */
 export const IPTABLES_FLAGS = [...AGENT_FLAGS, '--proxy-mode=iptables'];
 
+/** The status page of an agent with `PAGE_FLAGS`. */
+export const PAGE_ADDRESS = '127.0.0.1:10270';
+export const PAGE_FLAGS = [
+  ...AGENT_FLAGS,
+  `--status-bind-address=${PAGE_ADDRESS}`,
+  '--proxy-mode=nftables',
+];
+
 /** A process killed by a signal has no exit code. */
 function isRunning(process: ResultPromise | undefined): process is ResultPromise {
   return process?.exitCode === null && process.signalCode === null;

@@ -125,6 +125,27 @@ describe('status API of an agent', () => {
     assert.ok(services.some(({ name }) => name === 'media'));
   });
 
+  it('says whether connections may bypass the rules, or why not', async () => {
+    await agent.stop();
+    await agent.start([...flags(), '--nftables-flowtable']);
+    const { feature, problems } = await waitFor('an answer', async () => {
+      const status = await get<NodeStatus>('status');
+      const found = status.kernel.features.find(({ name }) => name === '--nftables-flowtable');
+      return found?.value === 'waits' ? undefined : { feature: found, ...status };
+    });
+    // This kernel may have flowtables, or not.
+    assert.match(`${feature?.ok} ${feature?.value}`, /^(true on: \d+ veth|false refused)$/);
+    assert.match(feature?.note ?? '', /bypass the rules$|; all packets take the rules$/);
+    assert.equal(
+      problems.some(({ message }) => message.startsWith('--nftables-flowtable refused: ')),
+      feature?.ok === false,
+    );
+    await agent.stop();
+    await agent.start(flags());
+    const { kernel } = await get<NodeStatus>('status');
+    assert.equal(kernel.features.find(({ name }) => name === feature?.name)?.value, 'off');
+  });
+
   it('answers on the loopback port of the node, and not to other names', async () => {
     const local = await lab.node.httpGet(`http://127.0.0.1:${PORT}/api/v1/status`);
     assert.ok(!('error' in local), JSON.stringify(local));

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { brokenKernel, flowtableProblem } from '../../agent/flowtable-support.ts';
+import { brokenKernel, flowtableFeature, flowtableProblem } from '../../agent/flowtable-support.ts';
 import { ENOENT, EOPNOTSUPP } from '../../netlink/core/error.ts';
 import type { Device } from '../../netlink/route/devices.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
@@ -23,12 +23,9 @@ const device = (name: string, fields: Partial<Device> = {}): Device => ({
   ...fields,
 });
 
-function backendFor(fake: FakeTables, usesFlowtable = true, onFullSync?: () => void) {
-  const options = {
-    ...modeOptions({ nodePortSelection: ['all'], usesFlowtable }),
-    onWarning: fail,
-  };
-  return new NftBackend(fake.tables, fake.nft, { ...options, ...(onFullSync && { onFullSync }) });
+function backendFor(fake: FakeTables, usesFlowtable = true, flowtableDevices?: FlowtableDevices) {
+  const options = modeOptions({ nodePortSelection: ['all'], usesFlowtable });
+  return new NftBackend(fake.tables, fake.nft, { ...options, flowtableDevices, onWarning: fail });
 }
 
 function fail(message: string): never {
@@ -125,7 +122,7 @@ describe('flowtable-devices: interfaces of a flowtable', () => {
       onDeleted: (reason) => deleted.push(reason),
       timers,
     });
-    const backend = backendFor(fake, true, () => devices.request());
+    const backend = backendFor(fake, true, devices);
     await backend.apply(true);
     const settle = async () => {
       timers.advance(50);
@@ -139,7 +136,17 @@ describe('flowtable-devices: interfaces of a flowtable', () => {
       devices.request();
       await settle();
     };
-    return { fake, backend, warnings, deleted, names, change, settle };
+    const differences = async () =>
+      (await backend.compare()).objects.map(({ state, type, in: place, desired, actual }) =>
+        [state, type, place, desired ?? actual].join(' '),
+      );
+    const appear = (now: readonly Device[]) => {
+      links = now;
+    };
+    return {
+      ...{ fake, devices, backend, warnings, deleted, names, change, settle },
+      ...{ differences, appear },
+    };
   }
 
   it('adds and removes one interface in transactions of their own', async () => {
@@ -182,6 +189,111 @@ describe('flowtable-devices: interfaces of a flowtable', () => {
     assert.deepEqual(names(), ['eth0']);
     assert.equal(fake.chains.get('offload-connection'), 4);
   });
+
+  it('compares the interfaces, unless an update is due', async () => {
+    const { fake, devices, names, differences, appear, change } = await start([
+      device('eth0'),
+      device('pod1'),
+    ]);
+    assert.deepEqual(await differences(), []);
+    const key = (name: string) => Buffer.from(name.padEnd(16, '\0'));
+    await fake.tables.transact([
+      { action: 'detach', flowtable: 'services', devices: ['pod1'] },
+      { action: 'attach', flowtable: 'services', devices: ['other'] },
+      { action: 'delete', set: 'flowtable-devices', elements: [{ key: key('eth0') }] },
+      {
+        action: 'add',
+        set: 'flowtable-hairpins',
+        elements: [{ key: Buffer.concat([key('more'), key('more')]) }],
+      },
+    ]);
+    assert.deepEqual(names(), ['eth0', 'other']);
+    assert.deepEqual(await differences(), [
+      'missing interface flowtable services pod1',
+      'unexpected interface flowtable services other',
+      'unexpected element flowtable-hairpins "more" . "more"',
+      'missing element flowtable-devices "eth0"',
+    ]);
+    // pod1 was deleted, and `other` was added.
+    appear([device('eth0'), device('other'), device('more')]);
+    assert.deepEqual(await differences(), ['missing element flowtable-devices "eth0"']);
+    assert.deepEqual(
+      devices.interfaces?.attached.map(({ name }) => name),
+      ['eth0', 'pod1'],
+    );
+    await change([device('eth0'), device('pod1')]);
+    assert.deepEqual(await differences(), []);
+  });
+
+  it('reports no interfaces while there is no flowtable', async () => {
+    const { devices, change, differences, fake } = await start([device('eth0')]);
+    fake.refusedDevices = new Map([['pod1', EOPNOTSUPP]]);
+    await change([device('eth0'), device('pod1')]);
+    assert.deepEqual(devices.interfaces?.refused, ['pod1']);
+    assert.deepEqual(await differences(), []);
+    fake.flowtables.clear();
+    await change([device('eth0')]);
+    assert.equal(devices.interfaces, undefined);
+    assert.deepEqual(await differences(), ['missing flowtable ip portwide services']);
+  });
+
+  it('deletes the flows of an earlier agent in the first full sync', async () => {
+    const { fake, names, settle } = await start([device('eth0')]);
+    fake.log = [];
+    const next = backendFor(fake);
+    await next.apply(true);
+    assert.equal(fake.log[0], 'rules of offload-connection, delete flowtable services');
+    assert.deepEqual(names(), []);
+    assert.equal(fake.chains.get('offload-connection'), 4);
+    fake.log = [];
+    await next.apply(true);
+    await settle();
+    assert.doesNotMatch(fake.log.join(), /flowtable/);
+  });
+});
+
+describe('flowtable-support: what status says', () => {
+  const interfaces = {
+    attached: [
+      device('pod1'),
+      device('eth0', { kind: undefined }),
+      device('br', { kind: 'bridge' }),
+    ],
+    refused: [],
+  };
+  for (const [title, args, expected] of [
+    ['off', [false, undefined, undefined], ['off', true, '']],
+    [
+      'the reason of a refusal',
+      [true, 'too old', undefined],
+      ['refused', false, 'too old; all packets take the rules'],
+    ],
+    [
+      'that there is no flowtable',
+      [true, undefined, undefined],
+      ['waits', true, 'all packets take the rules until the next full sync'],
+    ],
+    [
+      'the interfaces',
+      [true, undefined, interfaces],
+      [
+        'on: br, eth0, 1 veth',
+        true,
+        'established connections of Services between these interfaces bypass the rules',
+      ],
+    ],
+    [
+      'interfaces that the kernel refused',
+      [true, undefined, { ...interfaces, refused: ['eth1'] }],
+      ['on: br, eth0, 1 veth', true, 'the kernel refuses eth1: their packets take the rules'],
+    ],
+  ] as const) {
+    it(`shows ${title}`, () => {
+      const [isRequested, problem, found] = args;
+      const { value, ok, note } = flowtableFeature(isRequested, problem, found);
+      assert.deepEqual([value, ok, note], expected);
+    });
+  }
 });
 
 describe('flowtable-support: kernels with broken flowtables', () => {

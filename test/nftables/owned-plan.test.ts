@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import type { PortRange } from '../../api/ports.ts';
+import type { Steps } from '../../api/steps.ts';
 import { phaseSteps } from '../../nftables/phases.ts';
 import { NftPlan } from '../../nftables/plan.ts';
 import type { OwnedSlices, Route } from '../../services/route.ts';
-import type { Steps } from '../../sync/steps.ts';
 import { route } from '../fixtures.ts';
 import { textsOf } from './elements.ts';
 import { modeOptions } from './options.ts';

@@ -1,18 +1,11 @@
 import assert from 'node:assert/strict';
 import type { Page } from 'playwright-core';
 import type { NodeStatus } from '../../../status/api/node-status.ts';
-import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
+import { Agent, PAGE_ADDRESS, PAGE_FLAGS } from '../../e2e/agent.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../../lab/lab.ts';
 import { isUnexpected, startBrowser, type TestBrowser } from './browser.ts';
 
-const ADDRESS = '127.0.0.1:10270';
-const FLAGS = [
-  ...AGENT_FLAGS.filter((flag) => !flag.startsWith('--status-')),
-  '--status-socket=none',
-  `--status-bind-address=${ADDRESS}`,
-  '--proxy-mode=nftables',
-];
 const VIP = '10.96.7.1';
 const MANY = 10_000;
 
@@ -25,7 +18,7 @@ describe('status page of a running agent', () => {
   before(async () => {
     lab = await createLab();
     agent = new Agent(lab);
-    [browser] = await Promise.all([startBrowser(lab.node.namespace), agent.start(FLAGS)]);
+    [browser] = await Promise.all([startBrowser(lab.node.namespace), agent.start(PAGE_FLAGS)]);
   });
   after(async () => {
     await browser?.close();
@@ -38,7 +31,7 @@ describe('status page of a running agent', () => {
   });
 
   const open = async (fragment: string) => {
-    const page = await browser.open(`http://${ADDRESS}/${fragment}`);
+    const page = await browser.open(`http://${PAGE_ADDRESS}/${fragment}`);
     pages.push(page);
     return page;
   };
@@ -214,7 +207,7 @@ describe('status page of a running agent', () => {
     const notices = page.locator('[role=status]');
     await notices.locator('.notice', { hasText: 'has not answered since' }).waitFor();
     assert.equal(await page.locator('header .state').textContent(), 'unknown');
-    await agent.start(FLAGS);
+    await agent.start(PAGE_FLAGS);
     await notices.locator('.notice', { hasText: 'The agent restarted at' }).waitFor();
     assert.equal(await notices.locator('.notice.bad').count(), 0);
     assert.notEqual(await page.locator('header .state').textContent(), 'unknown');

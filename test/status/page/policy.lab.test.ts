@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
+import { Agent, PAGE_ADDRESS, PAGE_FLAGS } from '../../e2e/agent.ts';
 import { serviceManifest } from '../../e2e/manifests.ts';
 import {
   namespaceManifest,
@@ -15,7 +15,6 @@ import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
 import { PORTWIDE } from '../../portwide.ts';
 import { startBrowser, type TestBrowser } from './browser.ts';
 
-const ADDRESS = '127.0.0.1:10270';
 const PROBE = { timeoutMs: 800 };
 const VIP = '10.96.7.9';
 
@@ -34,10 +33,9 @@ describe('status page of an agent that enforces network policy', () => {
       serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ port: 80 }] } }),
     ]);
     agent.write('policies', [policy(8080)]);
-    const flags = [`--status-socket=${socket()}`, `--status-bind-address=${ADDRESS}`];
     [browser] = await Promise.all([
       startBrowser(lab.node.namespace),
-      agent.start([...AGENT_FLAGS, ...flags, '--proxy-mode=nftables', '--network-policy']),
+      agent.start([...PAGE_FLAGS, `--status-socket=${socket()}`, '--network-policy']),
       ...lab.pods.map((pod) => pod.serveEveryPort()),
     ]);
   });
@@ -71,7 +69,7 @@ describe('status page of an agent that enforces network policy', () => {
     });
 
   it('shows who may connect to a pod, as packets do, and follows a change', async () => {
-    const page = await browser.open(`http://${ADDRESS}/#/policy?pod=default/pod-1`);
+    const page = await browser.open(`http://${PAGE_ADDRESS}/#/policy?pod=default/pod-1`);
     const row = (title: string) =>
       page.locator('.access > li', { has: page.locator('h4', { hasText: title }) }).first();
     await row('default/pod-2')
@@ -135,7 +133,7 @@ describe('status page of an agent that enforces network policy', () => {
       'shop',
     );
     agent.write('shop', [namespaceManifest('shop'), ...pods, onlyWeb]);
-    const page = await browser.open(`http://${ADDRESS}/#/policy`);
+    const page = await browser.open(`http://${PAGE_ADDRESS}/#/policy`);
     const selected = page.getByLabel('Pod of this node');
     await selected
       .locator('option', { hasText: 'all pods of shop' })

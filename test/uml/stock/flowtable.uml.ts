@@ -1,10 +1,14 @@
 /** Packets with `--nftables-flowtable`, in a kernel that has flowtables. */
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { AGENT_FLAGS, Agent } from '../../e2e/agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { networkPolicy, policyPods } from '../../e2e/policy-manifests.ts';
 import { answered, droppedSilently } from '../../e2e/scenarios/scenario.ts';
 import { createLab, type HeldConnection, type Host, type Lab, waitFor } from '../../lab/lab.ts';
+import { PORTWIDE } from '../../portwide.ts';
 
 const FAMILIES = [4, 6] as const;
 type Family = (typeof FAMILIES)[number];
@@ -14,7 +18,6 @@ const TARGET = 8080;
 const DNS_PORT = 53;
 const NODE_PORT = 30_080;
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--network-policy'];
-const FLOWTABLE = '--nftables-flowtable';
 /** Milliseconds: so long that a packet without answer is lost, also in an emulated processor. */
 const PROBE = { timeoutMs: 20_000 };
 const LOST = { timeoutMs: 4000 };
@@ -25,20 +28,25 @@ const START_MS = 60_000;
 describe('a flowtable', () => {
   let lab: Lab;
   let agent: Agent;
+  let directory: string;
   let first: Host | undefined;
   let lastPort = 20_000;
   const pods = (...indexes: readonly number[]) => indexes.map((index) => lab.pods[index] as Host);
   const nft = async (...args: readonly string[]) => (await lab.node.exec('nft', args)).stdout;
   const ip = (text: string) => lab.node.exec('ip', text.split(' '));
 
+  const socket = () => `--status-socket=${join(directory, 'portwide.sock')}`;
+  const withFlowtable = () => [...FLAGS, '--nftables-flowtable', socket()];
+
   before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-flowtable-'));
     lab = await createLab({ pods: 3, remotePods: 1 });
     [first] = lab.pods;
     for (const pod of [...lab.pods, ...lab.remotePods])
       for (const protocol of ['TCP', 'UDP'] as const) await pod.serve({ protocol, port: TARGET });
     agent = new Agent(lab);
     agent.write('policies', policyPods(lab));
-    await agent.start([...FLAGS, FLOWTABLE]);
+    await agent.start(withFlowtable());
     await agent.apply(objects([0]));
     await waitFor(
       'both flowtables have the interfaces',
@@ -52,6 +60,7 @@ describe('a flowtable', () => {
   after(async () => {
     await agent?.destroy();
     await lab?.destroy();
+    rmSync(directory, { recursive: true, force: true });
   });
 
   /** A Service with endpoints on these pods. */
@@ -258,6 +267,13 @@ describe('a flowtable', () => {
       assert.deepEqual(agent.logged('cannot update the interfaces of the flowtable'), []);
     });
 
+    it('is in the status with its interfaces, and has no difference', async () => {
+      const text = async (command: string) =>
+        (await lab.node.exec(PORTWIDE, [command, socket()])).stdout;
+      assert.match(await text('status'), /--nftables-flowtable +yes +on: \d+ veth/);
+      assert.match(await text('diff'), /^no differences/);
+    });
+
     it('ends the bypass when the MTU of an interface is lowered', async () => {
       const handles = async () => {
         const text = await nft('-j', 'list', 'flowtables');
@@ -281,6 +297,41 @@ describe('a flowtable', () => {
         await exchange(connection);
         assert.equal(await isOffloaded(index === 0 ? 4 : 6, 'tcp', connection.localPort), true);
       }
+    });
+
+    it('ends the bypass when an MTU was lowered while no agent ran', async () => {
+      const [second] = pods(1);
+      await agent.apply(objects([1]));
+      const asked = [await ask(4), await ask(6)] as const;
+      assert.deepEqual(
+        asked.map(({ host }) => host),
+        ['pod-2', 'pod-2'],
+      );
+      await agent.stop();
+      await ip('link set pw2 mtu 1400');
+      await second?.exec('ip', ['link', 'set', 'eth0', 'mtu', '1400']);
+      let isStarted = false;
+      const started = agent.start(withFlowtable()).finally(() => {
+        isStarted = true;
+      });
+      // The kernel forgets flows that are idle for 30 s.
+      while (!isStarted) {
+        for (const [index, { probe }] of asked.entries()) await ask(FAMILIES[index] ?? 4, 1, probe);
+      }
+      await started;
+      const payload = 'x'.repeat(1440);
+      for (const [index, { probe }] of asked.entries()) {
+        const vip = VIPS[FAMILIES[index] ?? 4];
+        // The node drops the first one, and tells its MTU.
+        await waitFor(
+          `a datagram that is larger than the MTU reaches ${vip}`,
+          async () =>
+            (await lab.client.udp(vip, PORT, { ...probe, ...LOST, payload })).outcome ===
+            'answered',
+          START_MS,
+        );
+      }
+      await agent.apply(objects([0]));
     });
 
     it('keeps the conntrack entry of a long UDP flow', async () => {
