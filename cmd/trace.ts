@@ -3,7 +3,8 @@ import { isIP } from 'node:net';
 import { type Command, InvalidArgumentError, Option } from 'commander';
 import type { Protocol } from '../api/objects.ts';
 import { UserError } from '../process/errors.ts';
-import type { LiveTraceLine, LiveTraceSummary, TraceAnswer } from '../status/api/trace.ts';
+import type { LiveTraceLine, TraceAnswer } from '../status/api/trace.ts';
+import { ApiError } from '../status/client-errors.ts';
 import { type DocumentFormat, documentText } from '../status/print/documents.ts';
 import { liveLineText, traceAnswerText } from '../status/print/trace.ts';
 import {
@@ -18,6 +19,7 @@ import {
   statusSocketOption,
   withAgent,
 } from './status-command.ts';
+import { type TraceStatus, traceStatus } from './trace-status.ts';
 
 interface TraceOptions extends StatusCommandOptions {
   readonly namespace?: string;
@@ -43,7 +45,10 @@ export function addTraceCommand(program: Command): void {
     'show the path of a connection: Service, endpoints, masquerade, policies',
   )
     .argument('<from>', 'IP address, namespace/name of a pod, "node", or "external"')
-    .argument('<to>', 'IP address, or namespace/name of a Service or pod')
+    .argument(
+      '<to>',
+      'IP address, or namespace/name of a Service or pod; service/… or pod/… says which',
+    )
     .option('-n, --namespace <name>', 'namespace of names without one')
     .addOption(
       new Option('--port <port>', 'destination port; a Service with one port needs none').argParser(
@@ -76,7 +81,7 @@ export function addTraceCommand(program: Command): void {
       exitHelp(
         'the connection reaches its destination; with --live, the kernel does what is computed',
         'it is rejected, dropped, denied or not served, at least for one endpoint; with --live, the kernel differs or no packet matched',
-        'no such Service or pod, no agent, or another error',
+        'uncertain: it depends on what the lines "uncertain" say; or no such Service or pod, no agent, or another error',
       ) + EXAMPLES,
     )
     .action((from: string, to: string, options: TraceOptions) =>
@@ -88,12 +93,13 @@ async function trace(
   { client, print }: Session,
   { from, to }: { readonly from: string; readonly to: string },
   { namespace, proto, port, sourcePort, live, seconds: duration, output }: TraceOptions,
-): Promise<0 | 1> {
+): Promise<TraceStatus> {
+  if (duration !== undefined && live !== true) throw new UserError('--seconds needs --live');
   refuseSocketAddress(to);
   const ends = { from: inNamespace(from, namespace), to: inNamespace(to, namespace) };
   const query = { ...ends, protocol: proto, port, sourcePort };
   const isText = output === undefined;
-  const computed = await client.get<TraceAnswer>('/api/v1/trace', ['paths'], query);
+  const computed = await named(client.get<TraceAnswer>('/api/v1/trace', ['paths'], query));
   if (isText) print(traceAnswerText(computed));
   const seen: LiveTraceLine[] = [];
   if (live === true) {
@@ -109,38 +115,33 @@ async function trace(
   }
   if (output !== undefined)
     print(await documentText({ computed, ...(live ? { live: seen } : {}) }, output));
-  return exitStatus(computed, seen, live === true);
+  return traceStatus(computed.paths, live === true ? seen : undefined);
 }
 
-function exitStatus(
-  { paths }: TraceAnswer,
-  seen: readonly LiveTraceLine[],
-  isLive: boolean,
-): 0 | 1 {
-  const passes = paths.every(
-    ({ verdict, unserved, steps, endpoints }) =>
-      (verdict === 'translated' || verdict === 'untouched') &&
-      !unserved &&
-      !steps.some(({ step }) => step === 'forwarding') &&
-      endpoints.every((each) => each.policy !== 'deny' && each.foreignRules !== 'drop'),
-  );
-  const summary = seen.find((line): line is LiveTraceSummary => line.event === 'summary');
-  const isSame = !isLive || isConfirmed(summary);
-  return passes && isSame ? EXIT.ok : EXIT.no;
+/** Parameters of the API, as the command line names them. */
+const ARGUMENTS: Readonly<Record<string, string>> = {
+  from: 'FROM',
+  to: 'TO',
+  port: '--port',
+  protocol: '--proto',
+};
+
+/** @throws UserError that names the argument of the command line, for an error about a parameter. */
+async function named<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await answer;
+  } catch (error) {
+    const argument = error instanceof ApiError ? ARGUMENTS[error.parameter ?? ''] : undefined;
+    if (!(error instanceof ApiError) || argument === undefined) throw error;
+    throw new UserError(error.message.replace(/^parameter \w+/, argument), { cause: error });
+  }
 }
 
-/** Without a packet nothing is known about the kernel. */
-function isConfirmed(summary: LiveTraceSummary | undefined): boolean {
-  if (summary === undefined || summary.paths.length === 0) return false;
-  // The path of a packet is as computed also if a rule drops it that is only known to do so sometimes.
-  const passes = summary.paths.every(({ result }) => result === 'left' || result === 'delivered');
-  return passes && summary.differences.length === 0;
-}
-
-/** Adds the namespace to a name without one. */
+/** Adds the namespace to a name without one, such as `web` and `service/web`. */
 function inNamespace(end: string, namespace: string | undefined): string {
-  const isName = !end.includes('/') && !isIP(end) && end !== 'node' && end !== 'external';
-  return isName && namespace !== undefined ? `${namespace}/${end}` : end;
+  if (namespace === undefined || isIP(end) || end === 'node' || end === 'external') return end;
+  const [, kind = '', name] = /^((?:service|svc|pod)s?\/)?([^/]+)$/.exec(end) ?? [];
+  return name === undefined ? end : `${kind}${namespace}/${name}`;
 }
 
 /** @throws UserError for a destination with a port. */

@@ -164,6 +164,7 @@ export class NftBackend implements Backend {
       ...NFTABLES_TRAFFIC,
       options: this.#options,
       isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
+      proxiesLocalhost: this.#options.rejectsOnLocalhost,
       serviceCidrs: this.#options.serviceCidrs,
     };
   }

@@ -22,6 +22,11 @@ export interface BackendTraffic extends ModeTraffic {
   readonly options: TrafficOptions;
   /** Whether node ports are served on an address of the node. */
   readonly isNodePortAddress: (address: string) => boolean;
+  /**
+   * Whether the agent itself serves TCP node ports on 127.0.0.1 or ::1, and rules reject UDP and SCTP there. Default: no;
+   * `isNodePortAddress` says whether rules serve node ports there.
+   */
+  readonly proxiesLocalhost?: boolean;
   /** Packets to addresses in these CIDRs that no Service has are dropped. */
   readonly serviceCidrs: readonly string[];
 }

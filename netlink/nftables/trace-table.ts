@@ -66,8 +66,10 @@ export interface TraceFilter {
   readonly port: number | undefined;
   /** Needs `protocol`. */
   readonly sourcePort?: number | undefined;
-  /** Only packets that this node sends. */
-  readonly isFromNode: boolean;
+  /** `output`: only packets that this node sends. `prerouting`: only packets that arrive. */
+  readonly hooks: 'both' | 'output' | 'prerouting';
+  /** Further matches. */
+  readonly matches?: readonly NftExpression[];
 }
 
 /** Another trace is running in this network namespace. */
@@ -135,7 +137,7 @@ export function traceTableRequests(
   packetsPerSecond: number,
   forwardsWithIpvs: boolean,
 ): { readonly table: NftTable; write(to: TransactionWriter): void } {
-  const { family, destination, source, port, isFromNode } = filter;
+  const { family, destination, source, port, hooks } = filter;
   if (source === undefined && port === undefined)
     throw new RangeError('a trace needs a source address, or a protocol and a port');
   const table = { family: addressFamily(family), name: TRACE_TABLE };
@@ -156,8 +158,9 @@ export function traceTableRequests(
     ...(forwardsWithIpvs ? IPVS_HOOKS : []).map((hook) =>
       baseChain(table, `before-ipvs-${hook}`, hook, BEFORE_IPVS[hook]),
     ),
-    newRuleRequest(table, 'select-output', rule),
-    ...(isFromNode ? [] : [newRuleRequest(table, 'select-prerouting', rule)]),
+    ...SELECT_CHAINS.filter((chain) => hooks === 'both' || hooks === hookOf(chain)).map((chain) =>
+      newRuleRequest(table, chain, rule),
+    ),
   ];
   return {
     table,
@@ -169,7 +172,7 @@ export function traceTableRequests(
   };
 }
 
-function hookOf(chain: (typeof SELECT_CHAINS)[number]): Hook {
+function hookOf(chain: (typeof SELECT_CHAINS)[number]): 'output' | 'prerouting' {
   return chain === 'select-output' ? 'output' : 'prerouting';
 }
 
@@ -198,7 +201,7 @@ function baseChain(table: NftTable, name: string, hook: Hook, priority: number):
 }
 
 function selectExpressions(
-  { family, source, protocol, port, sourcePort }: TraceFilter,
+  { family, source, protocol, port, sourcePort, matches = [] }: TraceFilter,
   packetsPerSecond: number,
 ): NftExpression[] {
   const width = family === 'IPv4' ? 4 : 16;
@@ -214,6 +217,7 @@ function selectExpressions(
     ...(protocol === undefined
       ? []
       : [...portIs(SOURCE_PORT_OFFSET, sourcePort), ...portIs(PORT_OFFSET, port)]),
+    ...matches,
     limit(packetsPerSecond, packetsPerSecond),
     immediate(0, Buffer.from([1])),
     setTrace(0),

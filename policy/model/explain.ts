@@ -87,7 +87,8 @@ export class UnknownPodError extends Error {
 /** The connection to evaluate. */
 interface Connection {
   readonly family: IpFamily;
-  readonly from: string;
+  /** undefined: an unknown address outside the cluster. */
+  readonly from: string | undefined;
   readonly to: string | undefined;
   readonly name: string | undefined;
   readonly port: number;
@@ -117,8 +118,36 @@ export function explainDirection(
   return connection && evaluateDirection(model, direction, connection);
 }
 
+/**
+ * Evaluates a connection from an unknown address outside the cluster to an address. Rules whose networks contain only some
+ * addresses are `uncertain` if they would decide otherwise.
+ */
+export function explainFromOutside(
+  model: PolicyModel,
+  {
+    to,
+    port,
+    protocol,
+  }: { readonly to: string; readonly port: number; readonly protocol: Protocol },
+): Pick<Explanation, 'verdict' | 'egress' | 'ingress'> {
+  const ingress = evaluateDirection(model, 'ingress', {
+    family: familyOf(to),
+    from: undefined,
+    to,
+    name: undefined,
+    port,
+    protocol: protocolNumbers[protocol],
+    isFqdnAddress: undefined,
+  });
+  const egress = notEvaluated('egress', 'the source is outside the cluster, so no policy applies');
+  return { verdict: ingress.verdict, egress, ingress };
+}
+
+/** A connection whose source is known. */
+type KnownConnection = Connection & { readonly from: string };
+
 /** The connections of a query, one for each IP family. */
-function connectionsOf(model: PolicyModel, query: ConnectionQuery): Connection[] {
+function connectionsOf(model: PolicyModel, query: ConnectionQuery): KnownConnection[] {
   const { port, to: target, isFqdnAddress } = query;
   const protocol =
     typeof query.protocol === 'number' ? query.protocol : protocolNumbers[query.protocol];
@@ -147,7 +176,7 @@ function addressesOf(model: PolicyModel, end: ConnectionEnd): readonly string[] 
   throw new UnknownPodError(end.pod, 'the address of the pod belongs to a newer pod now');
 }
 
-function explainOne(model: PolicyModel, connection: Connection): Explanation {
+function explainOne(model: PolicyModel, connection: KnownConnection): Explanation {
   const { family, from, to } = connection;
   const egress = evaluateDirection(model, 'egress', connection);
   const ingress = evaluateDirection(model, 'ingress', connection);
@@ -172,7 +201,7 @@ function evaluateDirection(
   if (pod === undefined)
     return notEvaluated(direction, `no Pod has address ${end}, so no policy applies`);
   if (from === to) return notEvaluated(direction, 'a pod may always connect to itself');
-  if (direction === 'ingress' && model.isNodeOf(pod, from))
+  if (direction === 'ingress' && from !== undefined && model.isNodeOf(pod, from))
     return notEvaluated(direction, 'a node may always connect to its own pods');
   return evaluate(model, pod, direction, connection);
 }

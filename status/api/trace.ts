@@ -38,6 +38,13 @@ export interface TraceStep {
  */
 export type TraceVerdict = 'translated' | 'rejected' | 'dropped' | 'denied' | 'untouched';
 
+/**
+ * Whether connections arrive. `reached`: at each endpoint that the client may get, or at the untranslated destination.
+ * `partly`: at some endpoints only. `failed`: nowhere, also if this node does not serve the destination. `uncertain`: it
+ * depends on what `uncertain` lists.
+ */
+export type TraceOutcome = 'reached' | 'partly' | 'failed' | 'uncertain';
+
 /** An endpoint that the client may get. */
 export interface TraceEndpoint {
   readonly address: string;
@@ -46,8 +53,8 @@ export interface TraceEndpoint {
   readonly local: boolean;
   /** Whether the source address is replaced by this node's. */
   readonly masqueraded: boolean;
-  /** Verdict of network policies on the connection to this endpoint; null if they are not enforced here. */
-  readonly policy: 'allow' | 'deny' | null;
+  /** Verdict of network policies on the connection to this endpoint. `depends`: on the unknown source. null: they are not enforced here. */
+  readonly policy: 'allow' | 'deny' | 'depends' | null;
   /** What rules of other programs certainly do to packets to this endpoint (`drop`: also with an error to the source); null if they were not evaluated. */
   readonly foreignRules: 'pass' | 'drop' | null;
 }
@@ -73,6 +80,11 @@ export interface ComputedTrace {
   readonly uncertain: readonly string[];
 }
 
+/** A computed path with its outcome, which also depends on rules of other programs. */
+export interface TracePath extends ComputedTrace {
+  readonly outcome: TraceOutcome;
+}
+
 /** `GET /api/v1/trace` */
 export interface TraceAnswer {
   readonly from: string;
@@ -80,7 +92,7 @@ export interface TraceAnswer {
   readonly protocol: Protocol;
   readonly port: number;
   /** One for each IP family that both ends have. */
-  readonly paths: readonly ComputedTrace[];
+  readonly paths: readonly TracePath[];
 }
 
 /** The packets that a live trace selects. */
@@ -88,9 +100,11 @@ export interface LiveTraceFilter {
   readonly family: IpFamily;
   /** Before translation. */
   readonly destination: string;
-  /** null: any source, or with `fromNode` any address of this node. */
+  /** null: any source outside the cluster, or with `fromNode` any address of this node. */
   readonly source: string | null;
   readonly fromNode: boolean;
+  /** CIDR or interface (`veth+`: a prefix) whose packets are left out, because pods send them; null: none, or there is a source. */
+  readonly exceptPods: string | null;
   readonly protocol: Protocol;
   readonly port: number;
   /** null: any. */
@@ -132,10 +146,11 @@ export interface LivePath {
   readonly source: string;
   readonly destination: string;
   /**
-   * `left`: passed hook postrouting. `delivered`: passed hook input, to a process of this node. `lost`: after the last
-   * hook in `passed` something other than an nf_tables rule dropped or took it.
+   * `pod`: passed hook postrouting, to a pod of this node. `left`: the same, to another destination. `delivered`: passed
+   * hook input, to a process of this node. `lost`: after the last hook in `passed` something other than an nf_tables rule
+   * dropped or took it.
    */
-  readonly result: 'left' | 'delivered' | 'dropped' | 'rejected' | 'lost';
+  readonly result: 'pod' | 'left' | 'delivered' | 'dropped' | 'rejected' | 'lost';
   /** Hooks whose end the packet reached. */
   readonly passed: readonly string[];
   /** `address:port` after DNAT; null if the destination did not change. */
@@ -163,6 +178,8 @@ export interface LiveTraceSummary {
   readonly paths: readonly LivePath[];
   /** Number of trace events of the kernel that were lost. */
   readonly lost: number;
+  /** Packets of pods and of this node that matched `external`. They are not in `paths`. */
+  readonly others: number;
   /** Where the kernel and the computed path differ, one sentence each; empty if they agree. */
   readonly differences: readonly string[];
   /** Limits of this trace, such as rules that it does not show. */
@@ -177,6 +194,8 @@ export type LiveTraceLine =
       readonly filter: LiveTraceFilter;
       readonly seconds: number;
       readonly maxPackets: number;
+      /** What to trace for the other IP family of the ends; null: they have none. */
+      readonly otherFamily: { readonly family: IpFamily; readonly destination: string } | null;
     }
   | LiveTraceStep
   | LiveTraceSummary;

@@ -6,9 +6,9 @@ export class BadParameter extends Error {
   override readonly name = 'BadParameter';
   readonly parameter: string;
 
-  /** @param reason completes "parameter NAME: …". */
-  constructor(parameter: string, reason: string) {
-    super(`parameter ${parameter}: ${reason}`);
+  /** @param predicate completes "parameter NAME …". */
+  constructor(parameter: string, predicate: string) {
+    super(`parameter ${parameter} ${predicate}`);
     this.parameter = parameter;
   }
 }
@@ -41,14 +41,12 @@ export function readParameters<P extends Parsers>(query: URLSearchParams, parser
     const parser = Object.hasOwn(parsers, name) ? parsers[name] : undefined;
     if (parser === undefined) {
       const known = Object.keys(parsers).join(', ') || 'none';
-      throw new BadParameter(
-        printableAscii(name.slice(0, 60)),
-        `unknown; known parameters: ${known}`,
-      );
+      const shown = printableAscii(name.slice(0, 60));
+      throw new BadParameter(shown, `is unknown; known parameters: ${known}`);
     }
-    if (Object.hasOwn(values, name)) throw new BadParameter(name, 'given more than once');
+    if (Object.hasOwn(values, name)) throw new BadParameter(name, 'is given more than once');
     if (text.length > MAX_LENGTH) {
-      throw new BadParameter(name, `longer than ${MAX_LENGTH} characters`);
+      throw new BadParameter(name, `is longer than ${MAX_LENGTH} characters`);
     }
     values[name] = parser(text, name);
   }

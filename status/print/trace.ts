@@ -39,14 +39,32 @@ function stepLines({ title, decision, object, detail }: TraceStep, number: numbe
 export function liveLineText(line: LiveTraceLine): string {
   switch (line.event) {
     case 'armed':
-      return lines([
-        `Live: tracing packets to ${line.filter.destination} port ${line.filter.port}/${line.filter.protocol} for ${line.seconds} seconds, at most ${line.maxPackets}; connect now`,
-      ]);
+      return armedText(line);
     case 'step':
       return liveStepText(line);
     case 'summary':
       return summaryText(line);
   }
+}
+
+function armedText({
+  filter,
+  seconds,
+  maxPackets,
+  otherFamily,
+}: Extract<LiveTraceLine, { readonly event: 'armed' }>): string {
+  const { family, destination, protocol, port, exceptPods, source, fromNode } = filter;
+  const isOutside = source === null && !fromNode;
+  const pods = exceptPods === null ? '' : ` and from ${exceptPods}`;
+  return lines([
+    `Live: tracing ${family} packets to ${destination} port ${port}/${protocol} for ${seconds} seconds, at most ${maxPackets}; connect now`,
+    ...(isOutside ? [`  note: packets from this node${pods} (pods) are left out`] : []),
+    ...(otherFamily === null
+      ? []
+      : [
+          `  note: ${otherFamily.family} is not traced; for it use ${otherFamily.destination} --port ${port} --proto ${protocol.toLowerCase()}`,
+        ]),
+  ]);
 }
 
 function liveStepText(step: LiveTraceStep): string {
@@ -74,10 +92,11 @@ const ENDS: Readonly<Record<LiveTraceSummary['ended'], string>> = {
   client: 'the client has gone',
 };
 
-function summaryText({ paths, ended, lost, differences, notes }: LiveTraceSummary): string {
+function summaryText({ paths, ended, lost, others, differences, notes }: LiveTraceSummary): string {
   return lines([
     `Live result (${ENDS[ended]}):`,
     ...paths.map((path) => `  packet ${path.packet}: ${resultText(path)}`),
+    ...(others === 0 ? [] : [`  ${others} other packets came from pods or this node`]),
     ...(lost === 0 ? [] : [`  ${lost} events of the kernel were lost`]),
     ...notes.map((note) => `  note: ${note}`),
     ...(differences.length > 0
@@ -89,6 +108,7 @@ function summaryText({ paths, ended, lost, differences, notes }: LiveTraceSummar
 }
 
 const RESULTS: Readonly<Record<LivePath['result'], string>> = {
+  pod: 'went to a pod of this node',
   left: 'left the node',
   delivered: 'was delivered to a process of this node',
   dropped: 'was dropped',

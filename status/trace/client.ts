@@ -28,6 +28,8 @@ export interface ClientContext {
   readonly podAt: (address: string) => KnownPod | undefined;
   /** Whether an endpoint on this node has the address. */
   readonly isLocalEndpoint: (address: string) => boolean;
+  /** The Service that has the source as VIP; undefined: none, or the source is an address of the node. */
+  readonly vipOf: ObjectKey | undefined;
 }
 
 /** A classified source. */
@@ -61,6 +63,10 @@ export function traceClient(source: TraceSource, context: ClientContext): TraceC
           `pods are detected by interface, and no known pod of this node has ${address}: it counts as a client outside`,
         ]
       : [];
+  if (context.vipOf !== undefined)
+    uncertain.push(
+      `${address} is a VIP of Service ${context.vipOf}: only a host that has it sends from it`,
+    );
   return {
     address,
     isPod,

@@ -20,6 +20,7 @@ import type { ComputedTrace, TraceEndpoint, TraceStep, TraceVerdict } from '../a
 import type { RouteProblem } from '../views/services.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
+import { nodePortEnd } from './localhost-step.ts';
 import {
   isAlwaysTracked,
   isTracked,
@@ -83,6 +84,8 @@ export interface TracedPath {
   readonly forwardsWithIpvs: boolean;
   /** The VIP that replaces the source, if the source port is known and the source owns it. */
   readonly speaksAs: string | undefined;
+  /** Whether something unknown may let the packet through if it fails as computed. */
+  readonly mayPass: boolean;
 }
 
 export function computeTrace(question: TraceQuestion, context: TraceContext): TracedPath {
@@ -93,7 +96,11 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Tr
   };
   const handler = handlerOf(context.routes, question, node);
   const isByRules = 'route' in handler && translatesByRules?.(handler.route) === true;
-  const served = handlerEnd(question, context, handler);
+  const local = handler.by === 'nothing' ? nodePortEnd(question, context) : undefined;
+  const served =
+    local === undefined
+      ? handlerEnd(question, context, handler)
+      : { ...local, endpoints: [], uncertain: [] };
   const owned = speaksAs(question, context);
   const spoken = isAlwaysTracked(question, context, served) ? [] : owned;
   const speaker = speakerOf(spoken, question);
@@ -101,9 +108,12 @@ export function computeTrace(question: TraceQuestion, context: TraceContext): Tr
   const sources =
     spoken === owned ? sourceSteps(spoken, question) : trackedSourceSteps(owned, question);
   const refusal = refusalOf(handler, question, context.refused);
-  const unserved = isUnserved(question, context, end, handler, refusal);
+  const unserved =
+    local === undefined
+      ? isUnserved(question, context, end, handler, refusal)
+      : local.verdict === 'untouched' && !local.isServed;
   return {
-    path: computePath(question, context, { ...end, refusal, unserved }, spoken, sources),
+    ...computePath(question, context, { ...end, refusal, unserved }, spoken, sources),
     forwardsWithIpvs: forwardsWithIpvs && !isByRules,
     speaksAs: speaker?.vip,
   };
@@ -116,13 +126,14 @@ function computePath(
   end: MeantEnd,
   spoken: readonly SpokenPorts[],
   sources: readonly TraceStep[],
-): ComputedTrace {
+): Pick<TracedPath, 'path' | 'mayPass'> {
   const { family, client, destination } = question;
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
   const refusals = end.refusal === undefined ? [] : [refusalStep(end.refusal, destination)];
-  const result = resultStep(verdict, end, policies.endpoints, question);
-  return {
+  const result = resultStep(verdict, end, policies.endpoints, question, context.nodeAddresses);
+  const answered = untrackedDenial(question, end, policies.isDenied);
+  const path: ComputedTrace = {
     family,
     source: client.address ?? null,
     destination,
@@ -135,10 +146,13 @@ function computePath(
       ...client.uncertain,
       ...end.uncertain,
       ...policies.uncertain,
-      ...untrackedDenial(question, end, policies.isDenied),
+      ...answered,
       ...(question.sourcePort === undefined ? untranslatedSource(end, spoken) : []),
     ],
   };
+  // The others make a packet fail.
+  const mayPass = [...client.uncertain, ...policies.uncertain, ...answered].length > 0;
+  return { path, mayPass };
 }
 
 /** The end of a path whose packet may be meant for a Service that does not get it. */
@@ -269,13 +283,16 @@ function resultStep(
   { steps, unserved }: MeantEnd,
   endpoints: readonly TraceEndpoint[],
   { destination, protocol, port }: TraceQuestion,
+  nodeAddresses: readonly string[],
 ): TraceStep {
   const decider = steps.at(-1)?.object ?? null;
   const base = { step: 'result', title: 'Result', object: decider } as const;
   if (verdict === 'untouched' && unserved) {
-    const decision =
-      'no endpoint gets the packet: it goes on untranslated, where the routes of this node lead it';
-    return { ...base, decision, detail: [] };
+    const where =
+      isLoopback(destination) || nodeAddresses.includes(destination)
+        ? 'stays on this node, which refuses it unless a process listens on the port'
+        : 'goes on untranslated, where the routes of this node lead it';
+    return { ...base, decision: `no endpoint gets the packet: it ${where}`, detail: [] };
   }
   if (verdict === 'untouched') {
     const decision = `the packet goes to ${socketAddress(destination, port)}/${protocol} itself`;

@@ -1,22 +1,22 @@
 /** Where the kernel treated packets otherwise than computed, in sentences. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
 import type { ComputedTrace, LivePath, LiveTraceStep } from '../api/trace.ts';
-import type { ForeignEffect } from './foreign-steps.ts';
+import type { ForeignEffect, ForeignPath } from './foreign-steps.ts';
 
 /** Sentences in one summary. */
 const MAX_SENTENCES = 10;
 
 /**
- * @param effects of other programs, as computed.
+ * @param computedFor the computed path of each packet, which may depend on its source.
  * @returns one sentence for each kind of difference; empty if computed and live agree.
  */
 export function differences(
-  computed: ComputedTrace,
   paths: readonly LivePath[],
-  effects: readonly ForeignEffect[] = [],
+  computedFor: (path: LivePath) => ForeignPath,
 ): string[] {
   const sentences = new Map<string, number[]>();
   for (const path of paths) {
+    const { path: computed, effects } = computedFor(path);
     for (const sentence of differencesOf(computed, path, effectsOn(path, effects))) {
       sentences.set(sentence, [...(sentences.get(sentence) ?? []), path.packet]);
     }
@@ -124,7 +124,7 @@ function translationDifferences(
   if (endpoint.policy === 'deny')
     return [`got through to ${translatedTo}; computed: network policies deny it`];
   // The kernel masquerades at the last hook, which packets to processes of this node do not pass.
-  if (path.result !== 'left') return [];
+  if (path.result !== 'left' && path.result !== 'pod') return [];
   if (computed.speaksAs.some(({ vip }) => vip === masqueradedAs)) return [];
   // The address of the node may replace itself, and later packets of a connection pass no rule that masquerades.
   const keepsSource = masqueradedAs === null && masqueradedBy === null && translatedBy !== null;

@@ -58,8 +58,8 @@ export interface ForeignEffect {
 }
 
 /** A path with what rules of other programs do. */
-export interface ForeignPath {
-  readonly path: ComputedTrace;
+export interface ForeignPath<Path = ComputedTrace> {
+  readonly path: Path;
   readonly effects: readonly ForeignEffect[];
 }
 

@@ -31,18 +31,32 @@ interface PacketState {
 export class TracedPackets {
   readonly #byId = new Map<number, PacketState>();
   readonly #all: PacketState[] = [];
+  readonly #isOther: (source: string) => boolean;
+  /** Number of packets that are not followed. */
+  others = 0;
+
+  /** @param isOther whether packets from a source are not followed. */
+  constructor(isOther: (source: string) => boolean = () => false) {
+    this.#isOther = isOther;
+  }
 
   /** Number of packets so far. */
   get count(): number {
     return this.#all.length;
   }
 
-  /** @returns the number of the packet from 1; undefined for a packet that another program traces. */
+  /** @returns the number of the packet from 1; undefined for a packet that is not followed, or that another program traces. */
   packetOf(event: TraceEvent): number | undefined {
     const { table, chain, handle, headers, id } = event;
     if (table !== TRACE_TABLE || handle === undefined || !isSelectChain(chain))
       return this.#byId.get(id)?.number;
     if (headers === undefined) return undefined;
+    if (this.#isOther(headers.source)) {
+      // The kernel may have used the id for an earlier packet.
+      this.#byId.delete(id);
+      this.others += 1;
+      return undefined;
+    }
     // A packet that this node sends to itself is selected again when it arrives.
     const sent = event.inInterface === LOOPBACK_INDEX ? this.#lastSent(headers) : undefined;
     const state = sent ?? this.#start(headers);
@@ -65,14 +79,21 @@ export class TracedPackets {
     else if (action === 'translate') state.translatedBy = step;
   }
 
-  paths(): LivePath[] {
+  /** The address that sent a packet. @param packet number from 1. */
+  senderOf(packet: number): string | undefined {
+    return this.#all[packet - 1]?.first.source;
+  }
+
+  /** @param isLocalPod whether an address belongs to a pod of this node. */
+  paths(isLocalPod: (address: string) => boolean = () => false): LivePath[] {
     return this.#all.map((state) => {
       const { first, last, dropped } = state;
+      const result = resultOf(state);
       return {
         packet: state.number,
         source: sourceText(first),
         destination: destinationText(first),
-        result: resultOf(state),
+        result: result === 'left' && isLocalPod(last.destination) ? 'pod' : result,
         passed: state.passed,
         translatedTo:
           destinationText(first) === destinationText(last) ? null : destinationText(last),

@@ -12,11 +12,12 @@ import {
   TraceRunningError,
 } from '../../netlink/nftables/trace-table.ts';
 import { listLinks } from '../../netlink/route/rtnetlink.ts';
-import type { ComputedTrace, LiveTraceFilter, LiveTraceLine, LiveTraceStep } from '../api/trace.ts';
+import type { LivePath, LiveTraceFilter, LiveTraceLine, LiveTraceStep } from '../api/trace.ts';
 import { Unanswerable } from '../http/handler.ts';
 import { timeText } from '../views/text.ts';
 import { differences } from './differences.ts';
-import type { ForeignEffect } from './foreign-steps.ts';
+import type { ForeignPath } from './foreign-steps.ts';
+import { kernelFilter } from './live-filter.ts';
 import { destinationText, sourceText, TracedPackets } from './live-paths.ts';
 import type { TraceSources } from './resolve.ts';
 import { type NamedRule, RuleNames } from './rule-names.ts';
@@ -34,10 +35,13 @@ export interface LiveTraceRequest {
   readonly filter: LiveTraceFilter;
   readonly seconds: number;
   readonly signal: AbortSignal;
-  /** The path that the kernel's is compared with. */
-  readonly computed: ComputedTrace;
-  /** What rules of other programs do on this path. */
-  readonly effects: readonly ForeignEffect[];
+  /** See the line `armed`. */
+  readonly otherFamily: Extract<LiveTraceLine, { readonly event: 'armed' }>['otherFamily'];
+  /** Computes the path that the kernel's path of a packet is compared with. @param source of the packet. */
+  readonly computedFrom: (source: string) => Promise<ForeignPath>;
+  /** Whether packets from an address are only counted. */
+  readonly isOther: (source: string) => boolean;
+  readonly isLocalPod: (address: string) => boolean;
   /** Limits to mention in the summary. */
   readonly notes: readonly string[];
   /** See `TracedPath`. */
@@ -88,7 +92,7 @@ class RunningTrace {
   readonly #names: RuleNames;
   readonly #now: () => number;
   readonly #onEnd: () => void;
-  readonly #packets = new TracedPackets();
+  readonly #packets: TracedPackets;
   readonly #waiting: { readonly event: TraceEvent; readonly packet: number }[] = [];
   /** By packet. */
   readonly #chainEnds = new Map<number, TraceEvent>();
@@ -105,6 +109,7 @@ class RunningTrace {
 
   constructor(request: LiveTraceRequest, names: RuleNames, now: () => number, onEnd: () => void) {
     this.#request = request;
+    this.#packets = new TracedPackets(request.isOther);
     this.#names = names;
     this.#now = now;
     this.#onEnd = onEnd;
@@ -121,15 +126,7 @@ class RunningTrace {
     );
     try {
       this.#armed = await armTrace(
-        {
-          family: filter.family,
-          destination: filter.destination,
-          source: filter.source ?? undefined,
-          protocol: filter.protocol,
-          port: filter.port,
-          sourcePort: filter.sourcePort ?? undefined,
-          isFromNode: filter.fromNode,
-        },
+        kernelFilter(filter),
         seconds * 1000,
         PACKETS_PER_SECOND,
         forwardsWithIpvs,
@@ -154,7 +151,7 @@ class RunningTrace {
   }
 
   async *lines(): AsyncGenerator<LiveTraceLine> {
-    const { filter, seconds } = this.#request;
+    const { filter, seconds, otherFamily } = this.#request;
     try {
       yield {
         event: 'armed',
@@ -162,6 +159,7 @@ class RunningTrace {
         filter,
         seconds,
         maxPackets: MAX_PACKETS,
+        otherFamily,
       };
       for (;;) {
         const next = this.#waiting.shift();
@@ -176,21 +174,30 @@ class RunningTrace {
           });
         }
       }
-      const { computed, effects, notes } = this.#request;
-      const paths = this.#packets.paths().slice(0, MAX_PACKETS);
+      const { notes, isLocalPod } = this.#request;
+      const paths = this.#packets.paths(isLocalPod).slice(0, MAX_PACKETS);
       yield {
         event: 'summary',
         at: timeText(this.#now()),
         ended: this.#ended ?? 'time',
         paths,
         lost: this.#lost,
-        differences: differences(computed, paths, effects),
+        others: this.#packets.others,
+        differences: await this.#differences(paths),
         notes: [...notes, ...(paths.length === 0 ? [`no packet matched in ${seconds} s`] : [])],
       };
     } finally {
       this.#end('client');
       await this.#closing;
     }
+  }
+
+  async #differences(paths: readonly LivePath[]): Promise<string[]> {
+    const bySource = new Map<string, ForeignPath>();
+    const senderOf = ({ packet }: LivePath) => this.#packets.senderOf(packet) ?? '';
+    for (const source of new Set(paths.map(senderOf)))
+      bySource.set(source, await this.#request.computedFrom(source));
+    return differences(paths, (path) => bySource.get(senderOf(path)) as ForeignPath);
   }
 
   #receive(event: TraceEvent): void {

@@ -1,6 +1,6 @@
 /** Steps of network policies. They are evaluated after DNAT and before masquerade. Pure. */
 
-import { socketAddress } from '../../api/addresses.ts';
+import { isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { Protocol } from '../../api/objects.ts';
 import type { DirectionVerdict, Explanation } from '../../policy/model/explain.ts';
 import type { TraceEndpoint, TraceStep } from '../api/trace.ts';
@@ -8,14 +8,16 @@ import type { PathEnd, TraceQuestion } from './compute.ts';
 
 /** Evaluates network policies, see `explain`; undefined if the addresses have no common family. */
 export type PolicyCheck = (connection: {
-  /** What policies of the source see. */
-  readonly from: string;
+  /** What policies of the source see; undefined: an unknown address outside the cluster. */
+  readonly from: string | undefined;
   /** What policies of the destination see: another node sees an address of this node if the source is masqueraded. */
-  readonly seenAs: string;
+  readonly seenAs: string | undefined;
   readonly to: string;
   readonly protocol: Protocol;
   readonly port: number;
-}) => Explanation | undefined;
+}) => Evaluated | undefined;
+
+type Evaluated = Pick<Explanation, 'verdict' | 'egress' | 'ingress'>;
 
 export interface PolicyResult {
   readonly steps: readonly TraceStep[];
@@ -34,15 +36,12 @@ export function policySteps(
   check: PolicyCheck | undefined,
   nodeAddress: string | undefined,
 ): PolicyResult {
-  const { address: from } = client;
+  // A node may connect to its own pods from each of its addresses; policies know the addresses of its Node object.
+  const isLocalhost = client.address !== undefined && isLoopback(client.address);
+  const from = isLocalhost ? nodeAddress : client.address;
   const isSent = verdict === 'translated' || verdict === 'untouched';
-  if (check === undefined || from === undefined || !isSent) {
-    const uncertain =
-      check !== undefined && isSent && from === undefined
-        ? ['network policies are not evaluated, because the source address is unknown']
-        : [];
-    return { steps: [], endpoints, isDenied: false, uncertain };
-  }
+  if (check === undefined || !isSent)
+    return { steps: [], endpoints, isDenied: false, uncertain: [] };
   const untranslated = { address: destination, port, local: true, masqueraded: false };
   const targets = verdict === 'translated' ? endpoints : [untranslated];
   const checked = targets.map(({ address, port: to, local, masqueraded }) => {
@@ -52,26 +51,39 @@ export function policySteps(
       explained: check({ from, seenAs, to: address, protocol, port: to }),
     };
   });
-  const verdicts = checked.map(({ explained }) => explained?.verdict ?? 'allow');
+  const verdicts = checked.map(({ explained }) =>
+    explained === undefined ? 'allow' : verdictOf(explained, from),
+  );
   const uncertain = checked.flatMap(({ explained }) =>
     explained === undefined ? [] : [...explained.egress.uncertain, ...explained.ingress.uncertain],
   );
+  const what = from === undefined ? 'the source address' : 'the addresses of a domain name';
   return {
-    steps: (['egress', 'ingress'] as const).map((direction) => directionStep(direction, checked)),
+    steps: (['egress', 'ingress'] as const).map((direction) =>
+      directionStep(direction, checked, from),
+    ),
     endpoints: endpoints.map((endpoint, index) => ({
       ...endpoint,
       policy: verdicts[index] ?? 'allow',
     })),
     isDenied: verdicts.every((each) => each === 'deny'),
     uncertain: [...new Set(uncertain)].map(
-      (rule) => `${rule} may decide otherwise: it depends on the addresses of a domain name`,
+      (rule) => `${rule} may decide otherwise: it depends on ${what}`,
     ),
   };
 }
 
+/** Of an unknown source, only that is a verdict which all addresses outside the cluster get. */
+function verdictOf(
+  { verdict, ingress }: Evaluated,
+  from: string | undefined,
+): 'allow' | 'deny' | 'depends' {
+  return from === undefined && ingress.uncertain.length > 0 ? 'depends' : verdict;
+}
+
 interface Checked {
   readonly target: string;
-  readonly explained: Explanation | undefined;
+  readonly explained: Evaluated | undefined;
 }
 
 interface Found {
@@ -79,23 +91,35 @@ interface Found {
   readonly verdict: DirectionVerdict;
 }
 
-function directionStep(direction: 'egress' | 'ingress', checked: readonly Checked[]): TraceStep {
+function directionStep(
+  direction: 'egress' | 'ingress',
+  checked: readonly Checked[],
+  from: string | undefined,
+): TraceStep {
   const found = checked.flatMap(({ target, explained }) =>
     explained === undefined ? [] : [{ target, verdict: explained[direction] }],
   );
-  const denied = found.filter(({ verdict }) => verdict.verdict === 'deny');
-  const [first] = denied.length > 0 ? denied : found;
+  const depending = from === undefined ? found.filter(isUncertain) : [];
+  const denied = found.filter(
+    (each) => each.verdict.verdict === 'deny' && !depending.includes(each),
+  );
+  const [first] = [...denied, ...depending, ...found];
   const end = direction === 'egress' ? 'the source' : 'the endpoint';
   return {
     step: `${direction}Policy`,
     title: direction === 'egress' ? 'Egress policy' : 'Ingress policy',
-    decision: `policies of ${end} ${decisionText(found.length, denied.length)}`,
+    decision: `policies of ${end} ${decisionText(found.length, denied.length, depending.length)}`,
     object: first?.verdict.policies[0] ?? null,
     detail: [...detailLines(found), ...notLearnedLines(found)],
   };
 }
 
-function decisionText(all: number, denied: number): string {
+function isUncertain({ verdict }: Found): boolean {
+  return verdict.uncertain.length > 0;
+}
+
+function decisionText(all: number, denied: number, depending: number): string {
+  if (depending > 0) return 'decide by the source address, which is unknown';
   if (denied === 0) return 'allow the connection';
   return denied === all ? 'deny the connection' : `deny ${denied} of ${all} endpoints`;
 }

@@ -1,5 +1,5 @@
 /** The parameters of the trace resources. Pure. */
-import { canonicalAddress } from '../../api/addresses.ts';
+import { canonicalAddress, specialRange } from '../../api/addresses.ts';
 import { PROTOCOLS, type Protocol } from '../../api/objects.ts';
 import { isDnsLabel, isDnsSubdomain } from '../../api/read-name.ts';
 import { BadParameter, integer, parsed, type Values } from '../http/parameters.ts';
@@ -17,7 +17,7 @@ interface WithText {
 /** A destination as in a request. `object`: a Service, or a pod if there is no such Service. */
 export type RequestedDestination = (
   | { readonly kind: 'address'; readonly address: string }
-  | { readonly kind: 'object'; readonly key: string }
+  | { readonly kind: 'object' | 'service' | 'pod'; readonly key: string }
 ) &
   WithText;
 
@@ -58,6 +58,8 @@ export function traceRequest({
 }: Values<typeof TRACE_PARAMETERS>): TraceRequest {
   if (from === undefined) throw new BadParameter('from', 'is missing');
   if (to === undefined) throw new BadParameter('to', 'is missing');
+  if (from.kind === 'address') refuseSource(from.address);
+  if (to.kind === 'address') refuseDestination(to.address);
   return { from, to, protocol, port, sourcePort };
 }
 
@@ -65,16 +67,44 @@ function readSource(text: string): RequestedSource | undefined {
   if (text === 'node' || text === 'external') return { kind: text, text };
   const address = canonicalAddress(text);
   if (address !== undefined) return { kind: 'address', address, text };
-  return isObjectKey(text) ? { kind: 'pod', key: text, text } : undefined;
+  const object = readObject(text);
+  if (object === undefined || object.kind === 'service') return undefined;
+  return { kind: 'pod', key: object.key, text };
 }
 
 function readDestination(text: string): RequestedDestination | undefined {
   const address = canonicalAddress(text);
   if (address !== undefined) return { kind: 'address', address, text };
-  return isObjectKey(text) ? { kind: 'object', key: text, text } : undefined;
+  const object = readObject(text);
+  return object && { ...object, text };
 }
 
-function isObjectKey(text: string): boolean {
-  const [namespace = '', name = '', ...rest] = text.split('/');
-  return rest.length === 0 && isDnsLabel(namespace) && isDnsSubdomain(name);
+/** `namespace/name`, or with a kind as kubectl names it: `service/namespace/name`. */
+function readObject(
+  text: string,
+): { readonly kind: 'object' | 'service' | 'pod'; readonly key: string } | undefined {
+  const [, kind = '', key = text] = /^(service|svc|pod)s?\/(.+\/.+)$/.exec(text) ?? [];
+  const [namespace = '', name = '', ...rest] = key.split('/');
+  if (rest.length > 0 || !isDnsLabel(namespace) || !isDnsSubdomain(name)) return undefined;
+  if (kind === '') return { kind: 'object', key };
+  return { kind: kind === 'pod' ? 'pod' : 'service', key };
+}
+
+/** @throws BadParameter for an address that no packet from a client has as source. */
+function refuseSource(address: string): void {
+  const range = specialRange(address);
+  if (range === 'loopback')
+    throw new BadParameter('from', `must not be a loopback address (${address}): use node`);
+  if (range === 'unspecified' || range === 'multicast' || range === 'broadcast') {
+    const use = 'use the address of a client, node, or external for any client outside the cluster';
+    throw new BadParameter('from', `must not be the ${range} address ${address}: ${use}`);
+  }
+}
+
+/** @throws BadParameter for an address that is not of one host or Service. */
+function refuseDestination(address: string): void {
+  const range = specialRange(address);
+  if (range !== 'unspecified' && range !== 'multicast' && range !== 'broadcast') return;
+  const use = 'use a Service, a pod, or the address of a host';
+  throw new BadParameter('to', `must not be the ${range} address ${address}: ${use}`);
 }

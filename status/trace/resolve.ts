@@ -1,12 +1,14 @@
 /** Resolves a trace request to addresses, and computes its paths. Reads the agent's objects in time slices. */
 import { canonicalCidr, cidrContains, familyOf, isLoopback } from '../../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey, type Protocol } from '../../api/objects.ts';
-import { explain } from '../../policy/model/explain.ts';
+import { explain, explainFromOutside } from '../../policy/model/explain.ts';
 import type { PolicyModel } from '../../policy/model/model.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
+import { loopbackAddress } from '../../services/node-port-addresses.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
+import type { LocalDetector } from '../../traffic/options.ts';
 import type { TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
@@ -51,7 +53,7 @@ export async function computeAnswer(
 ): Promise<TracedAnswer> {
   const resolved = resolveRequest(request, sources);
   const paths: TracedPath[] = [];
-  for (const each of resolved) paths.push(await computePath(each, sources));
+  for (const each of resolved) paths.push((await prepareTrace(each, sources)).path);
   const { protocol, port } = resolved[0] ?? { protocol: 'TCP', port: 0 };
   return { from: request.from.text, to: request.to.text, protocol, port, paths };
 }
@@ -62,7 +64,8 @@ export async function computeAnswer(
  */
 export function resolveRequest(request: TraceRequest, sources: TraceSources): ResolvedTrace[] {
   const { to } = request;
-  const inspected = to.kind === 'object' ? sources.table.inspect(to.key) : undefined;
+  const isService = to.kind === 'object' || to.kind === 'service';
+  const inspected = isService ? sources.table.inspect(to.key) : undefined;
   // An unknown object is named before a missing port, which may depend on it.
   const destinations = destinationsOf(request, inspected, sources);
   const ends = IP_FAMILIES.flatMap((family) => {
@@ -92,7 +95,7 @@ function portOf(
   const [only] = listed.filter((each) => each.protocol === (protocol ?? each.protocol));
   const isListed = inspected?.served.ports.every(({ match }) => match.kind === 'port') === true;
   if (only !== undefined && listed.length === 1 && isListed) return only;
-  throw new BadParameter('port', 'is missing; only for a Service with a single port it may be');
+  throw new BadParameter('port', 'is missing: only a Service with one port needs none');
 }
 
 /** The first of a family is traced. */
@@ -112,15 +115,23 @@ function destinationsOf(
     const all = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
     const vips = from.kind === 'external' ? [...external, ...all] : all;
     if (vips.length > 0) return vips;
-    throw new BadParameter('to', `Service ${to.key} has no address`);
+    throw new BadParameter('to', `is Service ${to.key}, which has no address`);
   }
-  const pod = policy?.model.pod(to.key);
+  const pod = to.kind === 'service' ? undefined : policy?.model.pod(to.key);
   if (pod !== undefined && pod.addresses.length > 0) return pod.addresses;
-  const pods =
-    policy === undefined
-      ? 'and pods only with --network-policy'
-      : 'and no pod of this name with an address';
-  throw new NotFound(`this agent knows no Service ${to.key}, ${pods}`);
+  throw new NotFound(`this agent knows ${unknownText(to.kind, to.key, policy !== undefined)}`);
+}
+
+/** @param kind as requested. */
+function unknownText(kind: 'object' | 'service' | 'pod', key: string, knowsPods: boolean): string {
+  if (kind === 'service') return `no Service ${key}`;
+  const pods = knowsPods
+    ? 'no pod of this name with an address'
+    : 'pods only with --network-policy';
+  const text = kind === 'pod' ? `no pod ${key}: ${pods}` : `no Service ${key}, and ${pods}`;
+  const [namespace, name] = key.split('/');
+  const isKind = namespace !== undefined && ['service', 'svc', 'pod'].includes(namespace);
+  return isKind ? `${text}; name the namespace too: ${namespace}/NAMESPACE/${name}` : text;
 }
 
 /** @returns undefined if the source has no address of the family. */
@@ -135,7 +146,7 @@ function sourceOf(
   if (model === undefined) {
     throw new BadParameter(
       'from',
-      'the agent knows pods only with --network-policy; use the address of the pod',
+      'must be an address: this agent knows pods only with --network-policy',
     );
   }
   const pod = model.pod(from.key);
@@ -156,26 +167,31 @@ function backendTraffic(
   throw new NotFound(`this node does not serve ${family}, or the agent is still starting`);
 }
 
-/** Computes one path. Yields to the event loop. @throws NotFound */
-export async function computePath(
+/** The path of one connection, and what paths of other sources to its destination share with it. */
+export interface PreparedTrace {
+  readonly path: TracedPath;
+  /** The path of a packet from a source that a live trace has seen. */
+  pathFrom(address: string): TracedPath;
+  /** Whether an address belongs to a pod, as far as the agent knows, or to this node. */
+  isInside(address: string): boolean;
+  /** Whether an address belongs to a pod of this node, as far as the agent knows. */
+  isLocalPod(address: string): boolean;
+  readonly localDetector: LocalDetector | undefined;
+}
+
+/** Computes one path. Yields to the event loop. @throws NotFound, BadParameter */
+export async function prepareTrace(
   resolved: ResolvedTrace,
   sources: TraceSources,
-): Promise<TracedPath> {
-  const { family, source, destination, protocol, port, sourcePort } = resolved;
+): Promise<PreparedTrace> {
+  const { family, destination, protocol, port, sourcePort } = resolved;
   const traffic = backendTraffic(family, sources);
   const nodeAddresses = sources
     .nodeAddresses()
     .filter((address) => familyOf(address) === family && !isLoopback(address));
-  const found = await findServices(resolved, sources);
+  const source = checkedSource(resolved, nodeAddresses);
+  const found = await findServices({ ...resolved, source }, sources);
   const model = sources.policy?.model;
-  const client = traceClient(source, {
-    family,
-    nodeName: sources.nodeName,
-    nodeAddresses,
-    detector: traffic.options.localDetector,
-    podAt: (address) => model?.podAt(address),
-    isLocalEndpoint: () => found.isLocalEndpoint,
-  });
   const context: TraceContext = {
     routes: found.routes.map(({ route }) => route),
     nodeAddresses,
@@ -196,7 +212,45 @@ export async function computePath(
     nearClusterIP: found.nearClusterIP,
     policy: sources.policy && policyCheck(sources.policy, family, sources.nodeName),
   };
-  return computeTrace({ family, client, destination, protocol, port, sourcePort }, context);
+  const pathOf = (from: TraceSource): TracedPath => {
+    const client = traceClient(from, {
+      family,
+      nodeName: sources.nodeName,
+      nodeAddresses,
+      detector: traffic.options.localDetector,
+      podAt: (address) => model?.podAt(address),
+      isLocalEndpoint: (address) => found.localEndpoints.has(address),
+      vipOf: found.vipOfSource,
+    });
+    return computeTrace({ family, client, destination, protocol, port, sourcePort }, context);
+  };
+  const isLocalPod = (address: string) =>
+    found.localEndpoints.has(address) || model?.podAt(address)?.nodeName === sources.nodeName;
+  return {
+    path: pathOf(source),
+    pathFrom: (address) => pathOf({ kind: 'address', address }),
+    isInside: (address) =>
+      nodeAddresses.includes(address) ||
+      isLoopback(address) ||
+      isLocalPod(address) ||
+      model?.podAt(address) !== undefined,
+    isLocalPod,
+    localDetector: traffic.options.localDetector,
+  };
+}
+
+/** @returns the source, with the address that the kernel selects. @throws BadParameter */
+function checkedSource(
+  { family, source, destination }: ResolvedTrace,
+  nodeAddresses: readonly string[],
+): TraceSource {
+  if (!isLoopback(destination)) return source;
+  if (source.kind === 'node') return { kind: 'address', address: loopbackAddress(family) };
+  if (source.kind === 'address' && nodeAddresses.includes(source.address)) return source;
+  throw new BadParameter(
+    'to',
+    `must not be a loopback address (${destination}) unless the source is node: only a host itself sends to it`,
+  );
 }
 
 /** Services to mention that ask for the destination and do not get it. */
@@ -205,20 +259,26 @@ const MAX_REFUSED = 5;
 interface FoundServices {
   readonly routes: { readonly route: Route; readonly inspected: InspectedService }[];
   readonly refused: InspectedService[];
-  isLocalEndpoint: boolean;
+  /** Addresses of endpoints on this node. */
+  readonly localEndpoints: Set<string>;
   nearClusterIP: string | undefined;
+  /** The Service whose VIP is the source. */
+  vipOfSource: ObjectKey | undefined;
 }
 
+/** @throws BadParameter if the source is a cluster IP. */
 async function findServices(
   { family, source, destination, port, service: named }: ResolvedTrace,
   { table, nodeName, nodeAddresses }: TraceSources,
 ): Promise<FoundServices> {
   const found: FoundServices = {
-    ...{ routes: [], refused: [], isLocalEndpoint: false, nearClusterIP: undefined },
+    ...{ routes: [], refused: [], localEndpoints: new Set() },
+    ...{ nearClusterIP: undefined, vipOfSource: undefined },
   };
   const network = networkOf(destination);
   const isOfNodes = nodeAddresses().some((each) => cidrContains(network, each));
-  const address = source.kind === 'address' ? source.address : undefined;
+  const isForeign = source.kind === 'address' && !nodeAddresses().includes(source.address);
+  const address = isForeign ? source.address : undefined;
   const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
     if (slice.isOver()) await slice.yield();
@@ -240,10 +300,24 @@ async function findServices(
       found.nearClusterIP ??= inspected.service.clusterIPs.find((each) =>
         cidrContains(network, each),
       );
-    if (address !== undefined && hasLocalEndpoint(inspected, address, nodeName))
-      found.isLocalEndpoint = true;
+    if (address !== undefined && asksFor(inspected, address)) {
+      refuseClusterIP(inspected, address);
+      found.vipOfSource = key;
+    }
+    for (const { endpoints } of inspected.slices)
+      for (const each of endpoints)
+        if (each.nodeName === nodeName) found.localEndpoints.add(each.address);
   }
   return found;
+}
+
+/** No client has a cluster IP; a host may have another VIP. @throws BadParameter */
+function refuseClusterIP({ service }: InspectedService, address: string): void {
+  if (!service.clusterIPs.includes(address)) return;
+  throw new BadParameter(
+    'from',
+    `must not be a cluster IP (${address}, of Service ${service.key}): use the address of a client, a pod, node, or external`,
+  );
 }
 
 /** A part of the Service range if it has a cluster IP: most ranges are larger, and have no other addresses. */
@@ -256,16 +330,6 @@ function asksFor({ service }: InspectedService, address: string): boolean {
     service.clusterIPs.includes(address) ||
     service.externalIPs.includes(address) ||
     service.loadBalancerIngress.some(({ ip }) => ip === address)
-  );
-}
-
-function hasLocalEndpoint(
-  { slices }: InspectedService,
-  address: string,
-  nodeName: string,
-): boolean {
-  return slices.some(({ endpoints }) =>
-    endpoints.some((each) => each.address === address && each.nodeName === nodeName),
   );
 }
 
@@ -286,8 +350,11 @@ function policyCheck(
     }).find((each) => each.family === family);
   };
   return ({ from, seenAs, to, protocol, port }) => {
-    const explained = one(from, to, protocol, port);
-    if (from === seenAs || explained === undefined) return explained;
+    const explained =
+      from === undefined
+        ? explainFromOutside(model, { to, protocol, port })
+        : one(from, to, protocol, port);
+    if (from === seenAs || seenAs === undefined || explained === undefined) return explained;
     const ingress = one(seenAs, to, protocol, port)?.ingress ?? explained.ingress;
     const isAllowed = explained.egress.verdict === 'allow' && ingress.verdict === 'allow';
     return { ...explained, ingress, verdict: isAllowed ? 'allow' : 'deny' };

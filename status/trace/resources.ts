@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import type { IpFamily } from '../../api/objects.ts';
-import type { ComputedTrace, LiveTraceFilter } from '../api/trace.ts';
+import type { TracePath } from '../api/trace.ts';
 import {
   NotFound,
   type Resources,
@@ -15,13 +15,15 @@ import type { TracedPath } from './compute.ts';
 import { type ForeignPath, withForeignRules } from './foreign-steps.ts';
 import { withForwarding } from './forwarding-step.ts';
 import { LiveTracer } from './live.ts';
+import { isFromOutside, liveFilter } from './live-filter.ts';
+import { withOutcome } from './outcome.ts';
 import {
   DEFAULT_SECONDS,
   LIVE_TRACE_PARAMETERS,
   TRACE_PARAMETERS,
   traceRequest,
 } from './question.ts';
-import { computeAnswer, computePath, type ResolvedTrace, resolveRequest } from './resolve.ts';
+import { computeAnswer, prepareTrace, type ResolvedTrace, resolveRequest } from './resolve.ts';
 
 /** Milliseconds. Who changes a rule and traces again sees the change; requests to the address are not worth the work. */
 const MAX_ROOT_AGE = 1000;
@@ -38,7 +40,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
         const answer = await computeAnswer(traceRequest(given), sources);
         const maxAge = isRoot ? MAX_ROOT_AGE : undefined;
         const foreign = await waitOutside(() => sources.foreignChains(maxAge));
-        const paths: ComputedTrace[] = [];
+        const paths: TracePath[] = [];
         for (const each of answer.paths)
           paths.push((await withForeignSteps(each, answer, foreign, sources)).path);
         return { ...answer, paths };
@@ -50,19 +52,26 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
       rootCommand: 'portwide trace FROM TO --live',
       parameters: LIVE_TRACE_PARAMETERS,
       handle: async (given, { signal, waitOutside }) => {
-        const [resolved] = resolveRequest(traceRequest(given), sources);
+        const [resolved, other] = resolveRequest(traceRequest(given), sources);
         if (resolved === undefined) throw new NotFound('there is nothing to trace');
         refuseUntraceable(resolved.family, sources);
-        const traced = await computePath(resolved, sources);
-        const { forwardsWithIpvs } = traced;
+        const { path, pathFrom, isInside, isLocalPod, localDetector } = await prepareTrace(
+          resolved,
+          sources,
+        );
+        const { forwardsWithIpvs } = path;
         const foreign = await waitOutside(() => sources.foreignChains(MAX_ROOT_AGE));
-        const { path, effects } = await withForeignSteps(traced, resolved, foreign, sources);
+        const filter = liveFilter(resolved, localDetector);
+        const isOutside = isFromOutside(filter);
         return tracer.start({
-          filter: filterOf(resolved),
+          filter,
           seconds: given.seconds ?? DEFAULT_SECONDS,
           signal,
-          computed: path,
-          effects,
+          otherFamily: other ? { family: other.family, destination: other.destination } : null,
+          computedFrom: (source) =>
+            withForeignSteps(isOutside ? pathFrom(source) : path, resolved, foreign, sources),
+          isOther: (source) => isOutside && isInside(source),
+          isLocalPod,
           notes: await notesOf(resolved.family, forwardsWithIpvs),
           forwardsWithIpvs,
         });
@@ -72,38 +81,29 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 }
 
 async function withForeignSteps(
-  { path, forwardsWithIpvs, speaksAs }: TracedPath,
+  { path, forwardsWithIpvs, speaksAs, mayPass }: TracedPath,
   { protocol, port }: Pick<ResolvedTrace, 'protocol' | 'port'>,
   { value: chains, age }: Awaited<ReturnType<StatusSources['foreignChains']>>,
   sources: StatusSources,
-): Promise<ForeignPath> {
+): Promise<ForeignPath<TracePath>> {
   const foreignRulesAge = Math.round(age / 1000);
   const nodeAddresses = sources.nodeAddresses();
   const context = { foreignRulesAge, nodeAddresses, forwardsWithIpvs, speaksAs };
   const disabledBy = await sources.disabledForwarding(path.family);
   const forwarded = withForwarding(path, { disabledBy, nodeAddresses, forwardsWithIpvs });
-  return withForeignRules(unlessUnwritten(forwarded, sources), protocol, port, chains, context);
+  const unwritten = unwrittenText(path.family, sources);
+  const uncertain = [...forwarded.uncertain, ...unwritten];
+  const written = { ...forwarded, uncertain };
+  const { path: found, effects } = await withForeignRules(written, protocol, port, chains, context);
+  return { path: withOutcome(found, mayPass || unwritten.length > 0), effects };
 }
 
 /** The path is computed from the agent's objects, so it is uncertain while the kernel does not have them. */
-function unlessUnwritten(path: ComputedTrace, { syncs }: StatusSources): ComputedTrace {
-  const { failure } = syncs.family(path.family);
-  if (failure === undefined) return path;
-  const text = `${path.family} rules cannot be written, so packets may take another path; run 'portwide status'`;
-  return { ...path, uncertain: [...path.uncertain, text] };
-}
-
-function filterOf(resolved: ResolvedTrace): LiveTraceFilter {
-  const { family, source, destination, protocol, port, sourcePort = null } = resolved;
-  return {
-    family,
-    destination,
-    source: source.kind === 'address' ? source.address : null,
-    fromNode: source.kind === 'node',
-    protocol,
-    port,
-    sourcePort,
-  };
+function unwrittenText(family: IpFamily, { syncs }: StatusSources): string[] {
+  if (syncs.family(family).failure === undefined) return [];
+  return [
+    `${family} rules cannot be written, so packets may take another path; run 'portwide status'`,
+  ];
 }
 
 /** @throws Unanswerable */

@@ -1,8 +1,7 @@
 /** The step that says which Service a packet is for. Pure. */
-import { cidrContains, isLoopback } from '../../api/addresses.ts';
+import { cidrContains } from '../../api/addresses.ts';
 import type { Route } from '../../services/route.ts';
 import type { PacketHandler } from '../../traffic/first-packet.ts';
-import { trafficPlan } from '../../traffic/plan.ts';
 import type { TraceStep } from '../api/trace.ts';
 import { portsText } from '../views/text.ts';
 import type { TraceContext, TraceQuestion } from './compute.ts';
@@ -82,8 +81,6 @@ export function serviceStep(
       };
     }
     case 'nothing': {
-      const unserved = unservedNodePort(question, context);
-      if (unserved !== undefined) return unserved;
       const cidr = traffic.serviceCidrs.find((each) => cidrContains(each, destination));
       const consequence =
         cidr === undefined
@@ -116,29 +113,6 @@ function problemTexts(
   return problemsOf(route)
     .filter(({ clients }) => clients === 'all' || (clients === own && (isClusterIP || !isInside)))
     .map(({ message }) => message);
-}
-
-/** The step if the destination is a node port, on an address of the node on which it is not served. */
-function unservedNodePort(
-  { destination, protocol, port }: TraceQuestion,
-  { routes, nodeAddresses }: TraceContext,
-): TraceStep | undefined {
-  const isOnLoopback = isLoopback(destination);
-  if (!isOnLoopback && !nodeAddresses.includes(destination)) return undefined;
-  const route = routes.find(
-    (each) => each.nodePort === port && trafficPlan(each, false).nodePort?.protocol === protocol,
-  );
-  if (route === undefined) return undefined;
-  const where = isOnLoopback ? 'on localhost' : 'on this address';
-  const proxy =
-    'in mode nftables the agent itself serves TCP there if --nodeport-addresses has localhost';
-  return {
-    step: 'service',
-    title: 'Service',
-    decision: `rules of this node do not serve node port ${port}/${protocol} of Service ${route.name} ${where}: the packet is not translated`,
-    object: `Service ${route.serviceKey}`,
-    detail: [isOnLoopback ? proxy : '--nodeport-addresses selects the addresses of node ports'],
-  };
 }
 
 /** Most Routes of a VIP to list. */

@@ -108,7 +108,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
         });
         await outcome('TCP');
         const { paths, differences } = await summary(live);
-        assert.deepEqual([paths[0]?.result, differences], [isOpen ? 'left' : 'dropped', []]);
+        assert.deepEqual([paths[0]?.result, differences], [isOpen ? 'pod' : 'dropped', []]);
         // Portwide accepts packets to Services in mode iptables.
         assert.equal(isOpen, mode === 'iptables');
       } finally {

@@ -176,7 +176,7 @@ describe('status commands with an agent', () => {
     const { stderr, exitCode } = await run('get', 'svc', '--vip', 'here');
     assert.deepEqual(
       [stderr, exitCode],
-      ['portwide: parameter vip: must be an IP address, not "here"', 2],
+      ['portwide: parameter vip must be an IP address, not "here"', 2],
     );
   });
 

@@ -99,7 +99,7 @@ for (const mode of MODES) {
         const { paths, differences, ended, lost } = await summary(live);
         assert.deepEqual([differences, ended, lost], [[], 'time', 0]);
         const path = only(paths);
-        assert.equal(path.result, 'left');
+        assert.equal(path.result, 'pod');
         assert.equal(path.translatedTo, `${lab.pods[0]?.ipv4}:8080`);
         assert.equal(path.masqueradedAs !== null, masqueraded);
         // IPVS takes packets at hook input and sends them at hook output, by no rule.
@@ -497,6 +497,6 @@ describe('trace with network policy', () => {
     assert.equal(unused.exitCode, 1, unused.stdout);
     const bad = await run('nowhere', '10.96.0.61', '--port=80');
     assert.equal(bad.exitCode, 2);
-    assert.match(bad.stderr, /parameter from: must be an IP address/);
+    assert.match(bad.stderr, /FROM must be an IP address/);
   });
 });

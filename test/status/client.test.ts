@@ -82,12 +82,12 @@ describe('status/client: answers', () => {
     await assert.rejects(client.get('/api/v1/status', [], { limit: 0 }), (error: ApiError) => {
       assert.ok(error instanceof ApiError);
       assert.deepEqual([error.code, error.parameter], [400, 'limit']);
-      assert.equal(error.text, 'parameter limit: must be a number from 1 to 1000, not "0"');
+      assert.equal(error.text, 'parameter limit must be a number from 1 to 1000, not "0"');
       return true;
     });
     await assert.rejects(client.get('/api/v1/nothing', []), { code: 404 });
     await assert.rejects(client.get('/api/v1/status', [], { '\u001b': 1 }), (error: ApiError) => {
-      assert.match(error.text, /^parameter \\u001b: unknown/);
+      assert.match(error.text, /^parameter \\u001b is unknown/);
       return true;
     });
   });

@@ -131,7 +131,7 @@ describe('http: pages of a list', () => {
   it('refuses a continue value that no page had', () => {
     assert.throws(
       () => readParameters(new URLSearchParams('continue=-1'), PAGE_PARAMETERS),
-      /parameter continue: must be field "continue"/,
+      /parameter continue must be field "continue"/,
     );
   });
 });
@@ -284,8 +284,8 @@ describe('http: answers', () => {
   for (const [path, options, status, message] of [
     ['/api/v1/hello/nobody', {}, 404, /no such name/],
     ['/api/v1/hello/bug', {}, 500, /a bug/],
-    ['/api/v1/hello/%E0%A4%A', {}, 400, /parameter path: must be percent-encoded/],
-    ['/api/v1/hello/x?y=1', {}, 400, /parameter y: unknown; known parameters: none/],
+    ['/api/v1/hello/%E0%A4%A', {}, 400, /parameter path must be percent-encoded/],
+    ['/api/v1/hello/x?y=1', {}, 400, /parameter y is unknown; known parameters: none/],
     [
       '/api/v1/arm',
       {},

@@ -213,7 +213,7 @@ describe('policy resources: the status API', () => {
     const query = 'from=default/web&to=10.96.0.10&port=80';
     await assert.rejects(
       get('/api/v1/policies/explain', query),
-      /to: belongs to Service default.web/,
+      /to belongs to Service default.web/,
     );
   });
 

@@ -401,7 +401,7 @@ describe('resources: the status API', () => {
 
   it('refuses an unknown parameter of each resource', async () => {
     for (const path of Object.keys(resources)) {
-      await assert.rejects(() => get(path, 'foo=1'), /parameter foo: unknown/, path);
+      await assert.rejects(() => get(path, 'foo=1'), /parameter foo is unknown/, path);
     }
   });
 
@@ -476,12 +476,12 @@ describe('resources: the status API', () => {
   }
 
   for (const [query, message] of [
-    ['namespace=a/b', /parameter namespace: must be a namespace/],
-    ['service=web', /parameter service: must be namespace\/name/],
-    ['vip=10.0.0.256', /parameter vip: must be an IP address/],
-    [`search=${'a'.repeat(101)}`, /parameter search: must be text of at most 100 characters/],
-    ['offset=-1', /parameter offset: must be a number from 0/],
-    ['sort=x', /parameter sort: must be one of name, problems/],
+    ['namespace=a/b', /parameter namespace must be a namespace/],
+    ['service=web', /parameter service must be namespace\/name/],
+    ['vip=10.0.0.256', /parameter vip must be an IP address/],
+    [`search=${'a'.repeat(101)}`, /parameter search must be text of at most 100 characters/],
+    ['offset=-1', /parameter offset must be a number from 0/],
+    ['sort=x', /parameter sort must be one of name, problems/],
   ] as const) {
     it(`refuses ${query}`, async () => {
       await assert.rejects(() => get('/api/v1/services', query), message);
@@ -625,7 +625,7 @@ describe('resources: traffic of Services and endpoints', () => {
     assert.equal(item !== undefined && 'traffic' in item, false);
     assert.deepEqual(asked, []);
     await assert.rejects(get('/api/v1/services', 'traffic=false'), {
-      message: 'parameter traffic: must be one of true, not "false"',
+      message: 'parameter traffic must be one of true, not "false"',
     });
   });
 });

@@ -92,7 +92,7 @@ describe('trace: the kernel reports the path of a packet', () => {
       source: undefined,
       protocol: 'TCP',
       port: undefined,
-      isFromNode: false,
+      hooks: 'both',
     };
     assert.throws(() => traceTableRequests(filter, 1000, 20, false), RangeError);
     traceTableRequests({ ...filter, source: '10.0.0.1' }, 1000, 20, false);

@@ -10,8 +10,9 @@ import { NotFound } from '../../../status/http/handler.ts';
 import { BadParameter, readParameters } from '../../../status/http/parameters.ts';
 import type { StatusSources } from '../../../status/sources.ts';
 import { SyncActivity } from '../../../status/sync-activity.ts';
+import { withOutcome } from '../../../status/trace/outcome.ts';
 import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.ts';
-import { computeAnswer, computePath, type TraceSources } from '../../../status/trace/resolve.ts';
+import { computeAnswer, prepareTrace, type TraceSources } from '../../../status/trace/resolve.ts';
 import { traceResources } from '../../../status/trace/resources.ts';
 import type { LocalDetector } from '../../../traffic/options.ts';
 import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
@@ -133,10 +134,10 @@ describe('compute: the path of a connection', () => {
           for (const { source, destination, protocol, port } of sent) {
             const family = source.includes(':') ? 'IPv6' : 'IPv4';
             const routes = cluster.routes.filter((route) => route.family === family);
-            const { path: computed } = await computePath(
-              { family, source: { kind: 'address', address: source }, destination, protocol, port },
-              sources,
-            );
+            const from = { kind: 'address', address: source } as const;
+            const {
+              path: { path: computed },
+            } = await prepareTrace({ family, source: from, destination, protocol, port }, sources);
             const expected = expectedOutcomes(
               { ...cluster, routes },
               {
@@ -190,7 +191,7 @@ async function pathTo(query: string, table = webTable(), settings: Partial<Setti
   const sources = sourcesOf(table, { ...SETTINGS, ...settings });
   const given = readParameters(new URLSearchParams(query), TRACE_PARAMETERS);
   const answer = await computeAnswer(traceRequest(given), sources);
-  const paths = answer.paths.map((each) => each.path);
+  const paths = answer.paths.map(({ path, mayPass }) => withOutcome(path, mayPass));
   validate('TraceAnswer', { ...answer, paths });
   const [path] = paths;
   assert.ok(path);
@@ -557,7 +558,7 @@ describe('steps of a computed path', () => {
       const source = { kind: 'address', address: from } as const;
       const connection = { destination: to, protocol, port, sourcePort };
       const resolved = { family: 'IPv4', source, ...connection } as const;
-      return (await computePath(resolved, sources)).path;
+      return (await prepareTrace(resolved, sources)).path.path;
     }
 
     const decisionOf = ({ steps }: ComputedTrace, step: TraceStep['step']) =>

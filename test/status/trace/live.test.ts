@@ -232,7 +232,10 @@ const RULE = 'rule 3 of chain FORWARD in table ip filter (handle 12: tcp dport 8
 
 describe('differences: between computed and live', () => {
   const of = (path: Partial<LivePath>, computed: Partial<ComputedTrace> = {}) =>
-    differences({ ...COMPUTED, ...computed }, [{ ...PATH, ...path }]);
+    differences([{ ...PATH, ...path }], () => ({
+      path: { ...COMPUTED, ...computed },
+      effects: [],
+    }));
 
   it('none if the kernel does what is computed', () => {
     assert.deepEqual(of({}), []);
@@ -264,7 +267,7 @@ describe('differences: between computed and live', () => {
       path: Partial<LivePath>,
       effects: readonly ForeignEffect[],
       computed = COMPUTED,
-    ) => differences(computed, [{ ...PATH, ...path }], effects);
+    ) => differences([{ ...PATH, ...path }], () => ({ path: computed, effects }));
     const dropped = { result: 'dropped', decidedBy: step() } as const;
     const all = { ...COMPUTED, verdict: 'dropped' } as const;
     assert.deepEqual(seen(dropped, [effect()], all), []);
@@ -355,16 +358,17 @@ describe('differences: between computed and live', () => {
 
   it('packets with the same difference share a sentence', () => {
     const two = [1, 2].map((packet) => ({ ...PATH, packet, translatedTo: null }));
-    assert.deepEqual(differences(COMPUTED, two), [
-      'packets 1, 2: was not translated; computed: it should reach an endpoint',
-    ]);
+    assert.deepEqual(
+      differences(two, () => ({ path: COMPUTED, effects: [] })),
+      ['packets 1, 2: was not translated; computed: it should reach an endpoint'],
+    );
   });
 });
 
 describe('print: traces', () => {
   it('a numbered list of steps', () => {
     const request = { from: 'x', to: 'y', protocol: 'TCP', port: 80 } as const;
-    const answer = { ...request, paths: [COMPUTED] };
+    const answer = { ...request, paths: [{ ...COMPUTED, outcome: 'uncertain' as const }] };
     assert.equal(
       traceAnswerText(answer),
       [
@@ -398,7 +402,15 @@ describe('print: traces', () => {
       ].join('\n'),
     );
     const paths = [{ ...PATH, result: 'dropped' as const, decidedBy: step(), masqueradedAs: null }];
-    const summary = { event: 'summary', at: '', ended: 'time', paths, lost: 0, notes: [] } as const;
+    const summary = {
+      event: 'summary',
+      at: '',
+      ended: 'time',
+      paths,
+      lost: 0,
+      others: 0,
+      notes: [],
+    } as const;
     assert.equal(
       liveLineText({ ...summary, differences: ['packet 1 was dropped'] }),
       [

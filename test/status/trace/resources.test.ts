@@ -41,7 +41,7 @@ describe('resources: live traces', () => {
   it('take from 1 to 30 seconds', async () => {
     for (const seconds of ['0', '31', 'x']) {
       const query = `from=external&to=10.96.0.10&port=80&seconds=${seconds}`;
-      await assert.rejects(answer(undefined, query), /parameter seconds: must be a number/);
+      await assert.rejects(answer(undefined, query), /parameter seconds must be a number/);
     }
   });
 });
