@@ -19,6 +19,7 @@ import {
 } from '../probe/report.ts';
 import { type ProbePlan, probesOf, runProbes } from '../probe/run.ts';
 import { servicePorts } from '../probe/service-ports.ts';
+import { sourceError } from '../probe/sockets.ts';
 import { UserError } from '../process/errors.ts';
 import type { ServiceDetail } from '../status/api/services.ts';
 import { StatusClient } from '../status/client.ts';
@@ -143,6 +144,7 @@ async function probe(given: Target, flags: ProbeFlags): Promise<void> {
     process.exitCode = status;
     return;
   }
+  if (source !== undefined) await checkSource(source);
   const reports: ProbeReport[] = [];
   for (const plan of plans) {
     const started = performance.now();
@@ -211,6 +213,17 @@ function sameFamily(vips: readonly string[], source: string | undefined): readon
   const found = vips.filter((vip) => familyOf(vip) === familyOf(source));
   if (found.length > 0) return found;
   throw new UserError(`--source ${source} and ${vips.join(', ')} are not of the same IP family`);
+}
+
+/** @throws UserError if no connection can have this source address, in the network namespace of this process. */
+async function checkSource(source: string): Promise<void> {
+  const code = await sourceError(source);
+  if (code === undefined) return;
+  const what =
+    code === 'EADDRNOTAVAIL'
+      ? 'no interface in this network namespace has this address'
+      : 'the kernel refuses this address';
+  throw new UserError(`--source ${source}: ${what} (${code})`);
 }
 
 /** Limits the concurrency to the open files that this process may have. */

@@ -29,6 +29,19 @@ const MAX_ANSWER = 1024;
 /** The request for its name that Kubernetes' e2e test server (agnhost netexec) answers; echo servers repeat it. */
 const DATAGRAM = 'hostname';
 
+/** The code of the error with which the kernel refuses a source address, such as `EADDRNOTAVAIL`; undefined: it accepts. */
+export function sourceError(address: string): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    const socket = createSocket(familyOf(address) === 'IPv4' ? 'udp4' : 'udp6');
+    const finish = (code?: string) => {
+      socket.close();
+      resolve(code);
+    };
+    socket.once('error', (error: NodeJS.ErrnoException) => finish(error.code ?? error.message));
+    socket.bind({ address, exclusive: true }, () => finish());
+  });
+}
+
 /** Connects, reads the first line if the server sends one, and resets the connection. Never rejects. */
 export function probeTcp(settings: ProbeSettings, port: number): Promise<ProbeResult> {
   const { vip: host, source, timeout, expected } = settings;

@@ -45,7 +45,7 @@ const SHOTS = [
     800,
   ],
   ['status-changes', '#/changes', 'undone at', 'dark', 480],
-  ['status-node', '#/node', 'Memory of the agent: now', 'light', 900],
+  ['status-node', '#/node', 'Memory of the agent: now', 'light', 1000],
 ] as const;
 
 const lab = await createLab({ pods: 3, remotePods: 2 });

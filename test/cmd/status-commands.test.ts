@@ -169,6 +169,9 @@ describe('status commands', () => {
     ['get', 'nonsense', '--help'],
     ['policy', 'nonsense', '--help'],
     ['ipvs', 'nonsense', '--help'],
+    ['help', 'nonsense'],
+    ['help', 'get', 'nonsense'],
+    ['help', 'status', 'nonsense'],
   ]) {
     it(`exits with 2 for an unknown command: portwide ${args.join(' ')}`, async () => {
       const { exitCode, stderr, stdout } = await execa(PORTWIDE, args, { reject: false });
@@ -176,6 +179,24 @@ describe('status commands', () => {
       assert.match(stderr, /^error: unknown command 'nonsense'/);
     });
   }
+
+  for (const [args, suggested] of [
+    [['statsu'], 'status'],
+    [['statsu', '--help'], 'status'],
+    [['help', 'statsu'], 'status'],
+    [['help', 'get', 'servces'], 'services'],
+  ] as const) {
+    it(`suggests a command: portwide ${args.join(' ')}`, async () => {
+      const { exitCode, stderr } = await execa(PORTWIDE, args, { reject: false });
+      assert.equal(exitCode, 2);
+      assert.match(stderr, new RegExp(`\\(Did you mean ${suggested}\\?\\)`));
+    });
+  }
+
+  it('prints the help of a command below another one: portwide help policy explain', async () => {
+    const { stdout } = await execa(PORTWIDE, ['help', 'policy', 'explain']);
+    assert.match(stdout, /^Usage: portwide policy explain /);
+  });
 
   for (const args of [['--help'], ['help'], ['help', 'get'], ['get', '--help'], ['get', 'help']]) {
     it(`prints help: portwide ${args.join(' ')}`, async () => {

@@ -322,21 +322,46 @@ export const NODE_CAUSES = {
   },
 } as const satisfies Readonly<Record<string, Cause>>;
 
-/** The causes that mode ipvs names by objects of its own, and by the tables of iptables-legacy. */
+/** Mode iptables, where other programs write into the same chains as the agent. */
+export const IPTABLES_CAUSES = {
+  foreignDrop: {
+    ...SERVICE_CAUSES.foreignDrop,
+    printed:
+      /Rules of other programs: table ip filter \(iptables-nft\), base chain FORWARD [^\n]* --dport 8080 -j DROP drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+    shown:
+      /Rules of other programs.*table ip filter \(iptables-nft\), base chain FORWARD .* --dport 8080 -j DROP drops the packet/,
+  },
+  foreignMasquerade: {
+    ...SERVICE_CAUSES.foreignMasquerade,
+    printed:
+      /Rules of other programs: table ip nat \(iptables-nft\), base chain POSTROUTING [^\n]* -j MASQUERADE masquerades the packet/,
+    shown:
+      /Rules of other programs.*table ip nat \(iptables-nft\), base chain POSTROUTING .* -j MASQUERADE masquerades the packet/,
+  },
+} as const satisfies Readonly<Record<string, Cause>>;
+
+/** Mode ipvs, with objects of its own, and with the tables of iptables-legacy. */
 export const IPVS_CAUSES = {
-  ...SERVICE_CAUSES,
+  noneReady: SERVICE_CAUSES.noneReady,
+  localPolicy: SERVICE_CAUSES.localPolicy,
+  nodeAddress: SERVICE_CAUSES.nodeAddress,
+  sourceRanges: SERVICE_CAUSES.sourceRanges,
+  staleConnection: SERVICE_CAUSES.staleConnection,
   conntrackFull: NODE_CAUSES.conntrackFull,
   foreignDrop: {
     ...SERVICE_CAUSES.foreignDrop,
     printed:
       /Rules of other programs: table ip filter \(iptables-legacy\), base chain OUTPUT \(priority 0, policy accept\), rule [^\n]* -j DROP drops the packet\n(?: +as these rules were \d+ seconds ago\n)? +\d+\. Result: the packet is dropped by another program/,
+    shown:
+      /Rules of other programs.*table ip filter \(iptables-legacy\), base chain OUTPUT .* -j DROP drops the packet/,
   },
   deletedRule: {
     ...NODE_CAUSES.deletedRule,
     printed:
       /^@@ IPv4 IPVS destination in TCP 10\.96\.0\.10:80, Service default\/web: missing @@\n\+-a -t 10\.96\.0\.10:80 -r 10\.244\.1\.\d+:8080 -m -w 1$/m,
+    shown: /^missing.*nothing.*-a -t 10\.96\.0\.10:80 -r 10\.244\.1\.\d+:8080 -m -w 1/,
   },
-} as const;
+} as const satisfies Readonly<Record<string, Cause>>;
 
 /** The title of the test of a fault. */
 export function titleOf({ fault, command, page }: Cause): string {

@@ -53,6 +53,7 @@ export class FaultLab {
   /** Creates a lab with three pods and a remote pod, which serve every port, and starts the agent. */
   static async start({ flags, browser, feedOf }: FaultLabOptions): Promise<FaultLab> {
     const lab = await createLab({ pods: 3, remotePods: 1 });
+    await lab.client.exec('ip', ['route', 'replace', '203.0.113.0/24', 'via', lab.node.ipv4]);
     await Promise.all([...lab.pods, ...lab.remotePods].map((pod) => pod.serveEveryPort()));
     const feed = (await feedOf?.(lab)) ?? new ManifestFeed();
     const directory = mkdtempSync(join(tmpdir(), 'portwide-faults-'));
@@ -95,6 +96,15 @@ export class FaultLab {
     assert.equal(answer.exitCode, exitCode, answer.text);
     await this.#page.shows(cause);
     return answer.text;
+  }
+
+  /**
+   * Waits until the command names the cause. The agent keeps rules of other programs for seconds, on slow machines longer
+   * (agent/kept-answer.ts).
+   */
+  async readsRules({ command, printed }: Cause): Promise<void> {
+    const isNamed = async () => printed.test((await this.ask(...command)).text);
+    await waitFor('the agent reads the new rules', isNamed, 150_000);
   }
 
   /** Runs a command that reads the agent, or `portwide check` with the flags of the agent. */

@@ -36,25 +36,33 @@ export class FaultPage {
     return new FaultPage(browser, server);
   }
 
-  /** Goes from the start page to the cause. */
-  async shows({ page: way, shown }: Cause): Promise<void> {
+  async shows(cause: Cause): Promise<void> {
     const { port } = this.#server.address() as AddressInfo;
-    const page = await this.#browser.open(`http://127.0.0.1:${port}/`);
-    try {
-      await follow(page, way);
-      await page.locator(way.element, { hasText: shown }).first().waitFor();
-    } catch (error) {
-      const text = await page.locator('main').innerText();
-      assert.fail(`${error}\n${shown} is not in ${way.element} of\n${text}`);
-    } finally {
-      await page.context().close();
-    }
-    assert.deepEqual(this.#browser.faults.splice(0).filter(isUnexpected), []);
+    await findCause(this.#browser, `http://127.0.0.1:${port}/`, cause);
   }
 
   close(): void {
     this.#server.close();
   }
+}
+
+/** Goes from the start page to the cause. */
+export async function findCause(
+  browser: TestBrowser,
+  url: string,
+  { page: way, shown }: Cause,
+): Promise<void> {
+  const page = await browser.open(url);
+  try {
+    await follow(page, way);
+    await page.locator(way.element, { hasText: shown }).first().waitFor();
+  } catch (error) {
+    const text = await page.locator('main').innerText();
+    assert.fail(`${error}\n${shown} is not in ${way.element} of\n${text}`);
+  } finally {
+    await page.context().close();
+  }
+  assert.deepEqual(browser.faults.splice(0).filter(isUnexpected), []);
 }
 
 async function follow(page: Page, { clicks, fields }: PageWay): Promise<void> {

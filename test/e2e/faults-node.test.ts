@@ -1,6 +1,7 @@
 /**
- * Faults of the node and its programs: packets show the fault, and one command and the page name its cause. A full
- * conntrack table is shown by packets in user-mode-linux (ipvs-faults.uml.ts), because it would be full for this machine.
+ * Faults of the node and its programs, and faults of Services in modes iptables and ipvs: packets show the fault, and one
+ * command and the page name its cause. Mode ipvs and a full conntrack table are shown by packets in user-mode-linux
+ * (ipvs-faults.uml.ts), because the table would be full for this machine. Its answers are recorded for the page.
  */
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -9,21 +10,27 @@ import { join } from 'node:path';
 import type { Host } from '../lab/lab.ts';
 import { waitFor } from '../lab/lab.ts';
 import { startBrowser, type TestBrowser } from '../status/page/browser.ts';
-import { NODE_CAUSES as CAUSES, titleOf } from './fault-causes.ts';
+import { fakeAnswers, startFakeAgent } from '../status/page/fake-agent.ts';
+import {
+  NODE_CAUSES as CAUSES,
+  type Cause,
+  IPTABLES_CAUSES as IPTABLES,
+  IPVS_CAUSES,
+  titleOf,
+} from './fault-causes.ts';
 import { FaultLab } from './fault-lab.ts';
+import { findCause } from './fault-page.ts';
 import { ApiFeed } from './feed.ts';
-import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
+import { IPVS_ANSWERS, type IpvsFault } from './ipvs-answers.ts';
+import { defineServiceFaults, outcome, QUICK, serveWeb, VIP } from './service-faults.ts';
 
-const VIP = '10.96.0.10';
-const PORTS = { ports: [{ name: '', port: 8080 }] };
-const QUICK = { timeoutMs: 400 };
+/** The source address that the endpoint sees, or the outcome if it does not answer. */
+async function seenBy(from: Host, address = VIP, port = 80): Promise<string> {
+  const result = await from.tcp(address, port, QUICK);
+  return result.outcome === 'answered' ? result.reply.remoteAddress : result.outcome;
+}
 
-const web = (pods: readonly Host[]): Manifest[] => [
-  serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ port: 80 }] } }),
-  sliceManifest('web', 4, pods, PORTS),
-];
-
-describe('faults of the node: one command and the page name the cause', () => {
+describe('faults of the node, and in modes iptables and ipvs: one command and the page name the cause', () => {
   let browser: TestBrowser;
 
   before(async () => {
@@ -38,15 +45,9 @@ describe('faults of the node: one command and the page name the cause', () => {
     before(async () => {
       faults = await FaultLab.start({ flags: ['--proxy-mode=nftables'], browser });
       ({ client } = faults.lab);
-      await faults.agent.apply(web([faults.pod(0)]));
+      await serveWeb(faults);
     });
     after(() => faults?.destroy());
-
-    /** The source address that the endpoint sees, or the outcome if it does not answer. */
-    const seenBy = async (from: Host, address = VIP, port = 80) => {
-      const result = await from.tcp(address, port, QUICK);
-      return result.outcome === 'answered' ? result.reply.remoteAddress : result.outcome;
-    };
 
     it(titleOf(CAUSES.routeLocalnet), async () => {
       const { node } = faults.lab;
@@ -130,15 +131,49 @@ describe('faults of the node: one command and the page name the cause', () => {
         },
       });
       ({ client } = faults.lab);
-      await faults.agent.apply(web([faults.pod(0)]));
+      await serveWeb(faults);
     });
     after(() => faults?.destroy());
 
-    const outcome = async () => (await client.tcp(VIP, 80, QUICK)).outcome;
+    defineServiceFaults(() => faults);
+
+    /** Inserts a rule of another program into a chain that the agent also uses, until the test ends. */
+    const withRule = async (rule: readonly string[], run: () => Promise<void>) => {
+      const edit = (action: string) =>
+        faults.lab.node.exec('iptables-nft', ['-w', action, ...rule]);
+      await edit('-I');
+      try {
+        await run();
+      } finally {
+        await edit('-D');
+      }
+    };
+
+    it(titleOf(IPTABLES.foreignDrop), async () => {
+      await serveWeb(faults);
+      const rule = ['FORWARD', '-p', 'tcp', '--dport', '8080', '-j', 'DROP'];
+      await withRule(rule, async () => {
+        assert.equal(await outcome(client, VIP), 'timeout');
+        await faults.readsRules(IPTABLES.foreignDrop);
+        await faults.name(IPTABLES.foreignDrop);
+      });
+    });
+
+    it(titleOf(IPTABLES.foreignMasquerade), async () => {
+      await serveWeb(faults);
+      const pod = faults.pod(1);
+      const rule = ['POSTROUTING', '-t', 'nat', '-s', '10.244.0.0/16', '-j', 'MASQUERADE'];
+      assert.equal(await seenBy(pod), pod.ipv4);
+      await withRule(rule, async () => {
+        assert.notEqual(await seenBy(pod), pod.ipv4);
+        await faults.readsRules(IPTABLES.foreignMasquerade);
+        await faults.name(IPTABLES.foreignMasquerade);
+      });
+    });
 
     it(titleOf(CAUSES.deletedRule), async () => {
       const { node } = faults.lab;
-      assert.equal(await outcome(), 'answered');
+      assert.equal(await outcome(client, VIP), 'answered');
       const { stdout } = await node.exec('iptables-nft', ['-t', 'nat', '-S']);
       const target = `--to-destination ${faults.pod(0).ipv4}:8080`;
       const rule = stdout.split('\n').find((line) => line.includes(target)) ?? '';
@@ -146,19 +181,19 @@ describe('faults of the node: one command and the page name the cause', () => {
       assert.match(chain, /^KUBE-SEP-/);
       await node.exec('iptables-nft', ['-t', 'nat', '-F', chain]);
       try {
-        assert.notEqual(await outcome(), 'answered');
+        assert.notEqual(await outcome(client, VIP), 'answered');
         const text = await faults.name(CAUSES.deletedRule);
         assert.ok(text.includes(`+-A ${chain} `) && text.includes(target), text);
       } finally {
         await faults.restart();
       }
-      assert.equal(await outcome(), 'answered');
+      assert.equal(await outcome(client, VIP), 'answered');
     });
 
     it(titleOf(CAUSES.apiServerAway), async () => {
       const { port } = api.double;
       await api.double.kill();
-      assert.equal(await outcome(), 'answered');
+      assert.equal(await outcome(client, VIP), 'answered');
       const status = async () => (await faults.ask('status')).text;
       await waitFor('the watches are closed', async () =>
         new RegExp(
@@ -184,5 +219,28 @@ describe('faults of the node: one command and the page name the cause', () => {
       assert.match(text, /^State: +starting$/m);
       assert.ok(text.includes(` 127.0.0.1:${port}, `));
     });
+  });
+
+  describe('mode ipvs, by answers of an agent in user-mode-linux', () => {
+    for (const [fault, cause] of Object.entries(IPVS_CAUSES) as [IpvsFault, Cause][]) {
+      it(`${cause.fault}: page ${cause.page.place}`, async () => {
+        const { path, answer } = IPVS_ANSWERS[fault];
+        const fake = fakeAnswers();
+        const isService = path.startsWith('/api/v1/services/');
+        const resource = isService ? '/api/v1/services/{namespace}/{name}' : path;
+        const agent = await startFakeAgent({
+          ...fake,
+          [resource]: (query) => ({ ...fake[resource]?.(query), ...answer }),
+          ...(isService && {
+            '/api/v1/services': () => ({ items: [answer.summary], total: 1, continue: null }),
+          }),
+        });
+        try {
+          await findCause(browser, agent.url, cause);
+        } finally {
+          agent.close();
+        }
+      });
+    }
   });
 });

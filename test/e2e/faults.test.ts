@@ -4,19 +4,23 @@ import { type Child, startChild } from '../child.ts';
 import { type Host, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
 import { startBrowser, type TestBrowser } from '../status/page/browser.ts';
-import { SERVICE_CAUSES as CAUSES, type Cause, titleOf } from './fault-causes.ts';
+import { SERVICE_CAUSES as CAUSES, titleOf } from './fault-causes.ts';
 import { FaultLab } from './fault-lab.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
+import {
+  defineServiceFaults,
+  outcome,
+  PORTS,
+  serveWeb,
+  UDP_PORTS,
+  VIP,
+  web,
+} from './service-faults.ts';
 
-const VIP = '10.96.0.10';
 const VIP6 = 'fd00:10:96::10';
-const EXTERNAL_VIP = '203.0.113.10';
-const PORTS = { ports: [{ name: '', port: 8080 }] };
-const UDP_PORTS = { ports: [{ name: '', port: 53, protocol: 'UDP' }] };
 const DNS_SERVER = new URL('../policy/fqdn/dns-server.ts', import.meta.url);
 const DNS_VIP = '10.96.0.53';
-const QUICK = { timeoutMs: 400 };
 
 const inKubeSystem = (object: Manifest): Manifest => ({
   ...object,
@@ -33,30 +37,13 @@ describe('faults of Services and policies: one command and the page name the cau
     const flags = ['--proxy-mode=nftables', '--network-policy'];
     faults = await FaultLab.start({ flags, browser });
     ({ client } = faults.lab);
-    await client.exec('ip', ['route', 'replace', '203.0.113.0/24', 'via', faults.lab.node.ipv4]);
   });
   after(async () => {
     await faults?.destroy();
     await browser?.close();
   });
 
-  const web = (spec: Readonly<Record<string, unknown>> = {}) =>
-    serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ port: 80 }], ...spec } });
-  const balanced = (spec: Readonly<Record<string, unknown>>) =>
-    serviceManifest('web', {
-      spec: { clusterIPs: [VIP], ports: [{ port: 80 }], type: 'LoadBalancer', ...spec },
-      ingress: [{ ip: EXTERNAL_VIP }],
-    });
-  const outcome = async (from: Host, address: string, port = 80) =>
-    (await from.tcp(address, port, QUICK)).outcome;
-  const answers = async (from: Host, address: string, port?: number) =>
-    assert.equal(await outcome(from, address, port), 'answered');
-
-  /** A Service whose packets are answered before the fault. */
-  const healthy = async () => {
-    await faults.agent.apply([web(), sliceManifest('web', 4, [faults.pod(0)], PORTS)]);
-    await answers(client, VIP);
-  };
+  const healthy = () => serveWeb(faults);
 
   it(titleOf(CAUSES.noneReady), async () => {
     await healthy();
@@ -65,7 +52,7 @@ describe('faults of Services and policies: one command and the page name the cau
     assert.equal(await outcome(client, VIP), 'refused');
     const text = await faults.name(CAUSES.noneReady);
     // The connection of the test before the fault is closed.
-    assert.match(text, / TIME_WAIT +no$/m);
+    assert.match(text, / (?:TIME_WAIT|CLOSE) +no$/m);
     assert.doesNotMatch(text, /StaleConnections/);
   });
 
@@ -97,7 +84,7 @@ describe('faults of Services and policies: one command and the page name the cau
       web({ clusterIPs: [VIP, VIP6] }),
       sliceManifest('web', 4, [faults.pod(0)], PORTS),
     ]);
-    await answers(client, VIP);
+    assert.equal(await outcome(client, VIP), 'answered');
     assert.equal(await outcome(client, VIP6), 'refused');
     await faults.name(CAUSES.partial);
   });
@@ -141,16 +128,6 @@ describe('faults of Services and policies: one command and the page name the cau
     assert.match(text, /10\.244\.1\.99.* yes +ready/);
   });
 
-  it(titleOf(CAUSES.localPolicy), async () => {
-    await faults.agent.apply([
-      balanced({ externalTrafficPolicy: 'Local' }),
-      sliceManifest('web', 4, [faults.remote], PORTS),
-    ]);
-    assert.equal(await outcome(client, EXTERNAL_VIP), 'timeout');
-    await answers(faults.pod(0), VIP);
-    await faults.name(CAUSES.localPolicy);
-  });
-
   it(titleOf(CAUSES.nodeAddress), async () => {
     const { node } = faults.lab;
     await faults.agent.apply([
@@ -183,35 +160,7 @@ describe('faults of Services and policies: one command and the page name the cau
     assert.match(await faults.name(CAUSES.overlap), /^State: +refused$/m);
   });
 
-  it(titleOf(CAUSES.sourceRanges), async () => {
-    await faults.agent.apply([
-      balanced({ loadBalancerSourceRanges: ['198.51.100.0/24'] }),
-      sliceManifest('web', 4, [faults.pod(0)], PORTS),
-    ]);
-    assert.equal(await outcome(client, EXTERNAL_VIP), 'timeout');
-    await faults.name(CAUSES.sourceRanges);
-  });
-
-  it(titleOf(CAUSES.staleConnection), async () => {
-    const { node } = faults.lab;
-    const dead = '10.244.1.99';
-    await faults.agent.apply([
-      serviceManifest('dns', {
-        spec: { clusterIPs: [VIP], ports: [{ port: 53, protocol: 'UDP' }] },
-      }),
-      sliceManifest('dns', 4, [faults.pod(0)], UDP_PORTS),
-    ]);
-    const entry = [
-      ...['-p', 'udp', '-s', client.ipv4, '-d', VIP, '--sport', '5353', '--dport', '53'],
-      ...['--dst-nat', `${dead}:53`, '-t', '120'],
-    ];
-    await node.exec('conntrack', ['-I', ...entry]);
-    const send = (localPort: number) => client.udp(VIP, 53, { ...QUICK, localPort });
-    assert.equal((await send(5354)).outcome, 'answered');
-    assert.notEqual((await send(5353)).outcome, 'answered');
-    await faults.name(CAUSES.staleConnection);
-    await node.exec('conntrack', ['-F']);
-  });
+  defineServiceFaults(() => faults);
 
   /** Applies rules of another program until the test ends. */
   const withTable = async (rules: string, run: () => Promise<void>) => {
@@ -223,19 +172,11 @@ describe('faults of Services and policies: one command and the page name the cau
     }
   };
 
-  /** The agent keeps rules of other programs for seconds, on slow machines longer (agent/kept-answer.ts). */
-  const readAgain = ({ command, printed }: Cause) =>
-    waitFor(
-      'the agent reads the new rules',
-      async () => printed.test((await faults.ask(...command)).text),
-      150_000,
-    );
-
   it(titleOf(CAUSES.foreignDrop), async () => {
     await healthy();
     const drop = 'chain guard { type filter hook forward priority 5; tcp dport 8080 drop; }';
     await withTable(drop, async () => {
-      await readAgain(CAUSES.foreignDrop);
+      await faults.readsRules(CAUSES.foreignDrop);
       await faults.name(CAUSES.foreignDrop);
       const { text, exitCode } = await faults.traceLive(CAUSES.foreignDrop.command, async () => {
         assert.equal(await outcome(client, VIP), 'timeout');
@@ -261,7 +202,7 @@ describe('faults of Services and policies: one command and the page name the cau
       'chain post { type nat hook postrouting priority srcnat - 5; ip saddr 10.244.0.0/16 masquerade; }';
     await withTable(masquerade, async () => {
       assert.notEqual(await seenBy(), pod.ipv4);
-      await readAgain(CAUSES.foreignMasquerade);
+      await faults.readsRules(CAUSES.foreignMasquerade);
       await faults.name(CAUSES.foreignMasquerade);
       const { command } = CAUSES.foreignMasquerade;
       const { text, exitCode } = await faults.traceLive(command, () => pod.tcp(VIP, 80));

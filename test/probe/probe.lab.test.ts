@@ -239,6 +239,10 @@ describe('probe: portwide probe', () => {
     [[VIPS[0], '--ports=80', '--expect-text=('], /--expect-text.*Invalid regular expression/],
     [[VIPS[0], '--ports=all', '--count=100'], /6553500 probes are more than 1000000/],
     [[VIPS[0], '--ports=80', '--source=fd00::1'], /not of the same IP family/],
+    [
+      [VIPS[0], '--ports=80', '--source=192.0.2.9'],
+      /--source 192\.0\.2\.9: .*no interface .* has this address \(EADDRNOTAVAIL\)/,
+    ],
     [[VIPS[0], '--ports=80', '--netns=nowhere'], /no network namespace \/run\/netns\/nowhere/],
   ] as const) {
     it(`rejects ${args.join(' ')} with status ${status}`, async () => {

@@ -1,9 +1,11 @@
-/** Faults in IPVS mode: packets show the fault, and one command names its cause. */
+/** Faults in IPVS mode: packets show the fault, and one command and the answer for the page name its cause. */
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { StatusClient } from '../../../status/client.ts';
 import { IPVS_CAUSES as CAUSES, type Cause } from '../../e2e/fault-causes.ts';
+import { comparable, IPVS_ANSWERS, type IpvsFault } from '../../e2e/ipvs-answers.ts';
 import { ALL_PORTS, serviceManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { type Host, waitFor } from '../../lab/lab.ts';
 import { PORTWIDE } from '../../portwide.ts';
@@ -24,7 +26,7 @@ const balanced = (spec: Readonly<Record<string, unknown>>) =>
     ingress: [{ ip: EXTERNAL_VIP }],
   });
 
-describe('faults in IPVS mode: one command names the cause', () => {
+describe('faults in IPVS mode: one command and the answer for the page name the cause', () => {
   let ipvs: IpvsLab;
   let directory: string;
   let socket: string;
@@ -54,10 +56,15 @@ describe('faults in IPVS mode: one command names the cause', () => {
     const { stdout, stderr, exitCode } = await ipvs.lab.node.exec(PORTWIDE, args, options);
     return { text: `${stdout}\n${stderr}`, exitCode };
   };
-  const names = async (cause: Cause) => {
+  const names = async (fault: IpvsFault) => {
+    const cause: Cause = CAUSES[fault];
     const { text, exitCode } = await ask(cause);
     assert.match(text, cause.printed);
     assert.equal(exitCode, cause.exitCode, text);
+    const { path, answer } = IPVS_ANSWERS[fault];
+    const status = new StatusClient({ socketPath: socket });
+    const given = await status.get<Record<string, unknown>>(path, [], cause.page.fields);
+    assert.deepEqual(comparable(given, answer), comparable(answer, answer));
   };
   const options = (timeoutMs: number) => {
     localPort += 1;
@@ -79,7 +86,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
     const notReady = [pod, { conditions: { ready: false } }] as const;
     await ipvs.agent.apply([web(), sliceManifest('web', 4, [notReady], PORTS)]);
     assert.equal(await outcome(VIP), 'refused');
-    await names(CAUSES.noneReady);
+    await names('noneReady');
   });
 
   it(titleOf(CAUSES.localPolicy), async () => {
@@ -89,7 +96,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
       sliceManifest('web', 4, remote, PORTS),
     ]);
     assert.equal(await outcome(EXTERNAL_VIP), 'timeout');
-    await names(CAUSES.localPolicy);
+    await names('localPolicy');
   });
 
   it(titleOf(CAUSES.nodeAddress), async () => {
@@ -101,7 +108,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
       sliceManifest('media', 4, [pod]),
     ]);
     assert.equal(await outcome(node.ipv4, 7000), 'refused');
-    await names(CAUSES.nodeAddress);
+    await names('nodeAddress');
   });
 
   it(titleOf(CAUSES.sourceRanges), async () => {
@@ -110,7 +117,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
       sliceManifest('web', 4, [pod], PORTS),
     ]);
     assert.equal(await outcome(EXTERNAL_VIP), 'timeout');
-    await names(CAUSES.sourceRanges);
+    await names('sourceRanges');
   });
 
   it(titleOf(CAUSES.deletedRule), async () => {
@@ -119,7 +126,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
     await ipvs.lab.node.exec('ipvsadm', ['-d', ...destination]);
     try {
       assert.notEqual(await outcome(VIP), 'answered');
-      await names(CAUSES.deletedRule);
+      await names('deletedRule');
     } finally {
       await ipvs.lab.node.exec('ipvsadm', ['-a', ...destination, '-m', '-w', '1']);
     }
@@ -142,7 +149,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
       (await client.udp(VIP, 53, { timeoutMs: QUIET_MS, localPort: from })).outcome;
     assert.equal(await send(5354), 'answered');
     assert.notEqual(await send(5353), 'answered');
-    await names(CAUSES.staleConnection);
+    await names('staleConnection');
     await ipvs.lab.node.exec('conntrack', ['-F']);
   });
 
@@ -159,7 +166,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
     writeFileSync(limitFile, stdout);
     try {
       assert.equal(await outcome(VIP), 'timeout');
-      await names(CAUSES.conntrackFull);
+      await names('conntrackFull');
     } finally {
       writeFileSync(limitFile, before);
       for (const each of held) await each.close();
@@ -180,7 +187,7 @@ describe('faults in IPVS mode: one command names the cause', () => {
         async () => CAUSES.foreignDrop.printed.test((await ask(CAUSES.foreignDrop)).text),
         150_000,
       );
-      await names(CAUSES.foreignDrop);
+      await names('foreignDrop');
     } finally {
       await node.exec('iptables-legacy', ['-D', 'OUTPUT', ...rule]);
     }
