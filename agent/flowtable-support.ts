@@ -62,7 +62,7 @@ export function flowtableFeature(
   });
   if (!isRequested) return feature('off', true, '');
   if (problem !== undefined)
-    return feature('refused', false, `${problem}; all packets take the rules`);
+    return feature('refused', true, `${problem}; all packets take the rules`);
   if (interfaces === undefined)
     return feature('waits', true, 'all packets take the rules until the next full sync');
   const { attached, refused } = interfaces;

@@ -47,7 +47,7 @@ export function addTraceCommand(program: Command): void {
     .argument('<from>', 'IP address, namespace/name of a pod, "node", or "external"')
     .argument(
       '<to>',
-      'IP address, or namespace/name of a Service or pod; service/… or pod/… says which',
+      'IP address, or namespace/name of a Service or pod; service/NAMESPACE/NAME or pod/NAMESPACE/NAME says which',
     )
     .option('-n, --namespace <name>', 'namespace of names without one')
     .addOption(

@@ -80,29 +80,23 @@ const ENDPOINT_COLUMNS = [
   ['Rules of other programs', ({ foreignRules }) => foreignRules ?? 'not evaluated'],
 ];
 
-/**
- * The colour of the verdict: some connections fail if one endpoint is out of reach.
- * @param {string} verdict
- * @param {readonly any[]} endpoints
- * @param {boolean} unserved
- */
-function stateOf(verdict, endpoints, unserved) {
-  if (unserved || (verdict !== 'translated' && verdict !== 'untouched')) return 'bad';
-  const fails = endpoints.some(
-    ({ policy, foreignRules }) => policy === 'deny' || foreignRules === 'drop',
-  );
-  return fails ? 'warn' : 'good';
-}
+/** The colour and the text of an outcome; the verdict says how connections fail. */
+const OUTCOMES = {
+  reached: ['good', undefined],
+  partly: ['warn', 'some connections fail'],
+  failed: ['bad', undefined],
+  uncertain: ['warn', 'uncertain'],
+};
 
-/** @param {{ path: any }} props `ComputedTrace` of the API. */
+/** @param {{ path: any }} props `TracePath` of the API. */
 function Computed({
-  path: { family, source, destination, steps, verdict, unserved, endpoints, uncertain },
+  path: { family, source, destination, steps, verdict, outcome, endpoints, uncertain },
 }) {
-  const state = stateOf(verdict, endpoints, unserved);
+  const [state, text] = OUTCOMES[/** @type {keyof typeof OUTCOMES} */ (outcome)];
   return html`<section aria-label=${`Computed path, ${family}`}>
     <h2>
       Computed path, ${family}: ${source ?? 'unknown address'} to ${destination}${' '}
-      <span class="state ${state}">${state === 'warn' ? 'some connections fail' : verdict}</span>
+      <span class="state ${state}">${text ?? verdict}</span>
     </h2>
     <${Table} label=${`Steps, ${family}`} rows=${steps} columns=${STEP_COLUMNS} />
     ${endpoints.length > 0 && html`<${Table} label=${`Endpoints, ${family}`} rows=${endpoints} columns=${ENDPOINT_COLUMNS} />`}

@@ -1,11 +1,12 @@
 /** Traces as text for terminals. Pure. */
 import type {
-  ComputedTrace,
   LivePath,
   LiveTraceLine,
   LiveTraceStep,
   LiveTraceSummary,
   TraceAnswer,
+  TraceOutcome,
+  TracePath,
   TraceStep,
 } from '../api/trace.ts';
 import { ruleText } from '../trace/differences.ts';
@@ -16,14 +17,22 @@ export function traceAnswerText({ paths, protocol, port }: TraceAnswer): string 
   return paths.map((path) => pathText(path, `${port}/${protocol}`)).join('\n');
 }
 
+const OUTCOMES: Readonly<Record<TraceOutcome, string>> = {
+  reached: 'connections arrive',
+  partly: 'connections to some endpoints fail',
+  failed: 'connections fail',
+  uncertain: 'uncertain',
+};
+
 function pathText(
-  { family, source, destination, steps, uncertain }: ComputedTrace,
+  { family, source, destination, steps, uncertain, outcome }: TracePath,
   port: string,
 ): string {
   return lines([
     `Computed, ${family}: ${source ?? 'a client outside'} to ${destination} port ${port}`,
     ...steps.flatMap((step, index) => stepLines(step, index + 1)),
     ...uncertain.map((text) => `  uncertain: ${text}`),
+    `  Outcome: ${OUTCOMES[outcome]}`,
   ]);
 }
 

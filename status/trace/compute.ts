@@ -21,6 +21,7 @@ import type { RouteProblem } from '../views/services.ts';
 import type { TraceClient } from './client.ts';
 import { dispatchSteps } from './dispatch-steps.ts';
 import { nodePortEnd } from './localhost-step.ts';
+import type { Doubts } from './outcome.ts';
 import {
   isAlwaysTracked,
   isTracked,
@@ -84,8 +85,7 @@ export interface TracedPath {
   readonly forwardsWithIpvs: boolean;
   /** The VIP that replaces the source, if the source port is known and the source owns it. */
   readonly speaksAs: string | undefined;
-  /** Whether something unknown may let the packet through if it fails as computed. */
-  readonly mayPass: boolean;
+  readonly doubts: Doubts;
 }
 
 export function computeTrace(question: TraceQuestion, context: TraceContext): TracedPath {
@@ -126,13 +126,14 @@ function computePath(
   end: MeantEnd,
   spoken: readonly SpokenPorts[],
   sources: readonly TraceStep[],
-): Pick<TracedPath, 'path' | 'mayPass'> {
+): Pick<TracedPath, 'path' | 'doubts'> {
   const { family, client, destination } = question;
   const policies = policySteps(question, end, context.policy, context.nodeAddresses[0]);
   const verdict = policies.isDenied ? 'denied' : end.verdict;
   const refusals = end.refusal === undefined ? [] : [refusalStep(end.refusal, destination)];
   const result = resultStep(verdict, end, policies.endpoints, question, context.nodeAddresses);
   const answered = untrackedDenial(question, end, policies.isDenied);
+  const untranslated = question.sourcePort === undefined ? untranslatedSource(end, spoken) : [];
   const path: ComputedTrace = {
     family,
     source: client.address ?? null,
@@ -147,12 +148,17 @@ function computePath(
       ...end.uncertain,
       ...policies.uncertain,
       ...answered,
-      ...(question.sourcePort === undefined ? untranslatedSource(end, spoken) : []),
+      ...untranslated,
     ],
   };
-  // The others make a packet fail.
-  const mayPass = [...client.uncertain, ...policies.uncertain, ...answered].length > 0;
-  return { path, mayPass };
+  // Only clients outside are dropped by traffic policy Local, and not all sources by source ranges.
+  const byClient = verdict === 'dropped' ? client.uncertain : [];
+  const isAny = (...texts: readonly (readonly string[])[]) => texts.flat().length > 0;
+  const doubts = {
+    mayPass: isAny(byClient, policies.uncertain, answered),
+    mayFail: isAny(end.uncertain, policies.uncertain, untranslated),
+  };
+  return { path, doubts };
 }
 
 /** The end of a path whose packet may be meant for a Service that does not get it. */

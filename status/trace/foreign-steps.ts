@@ -63,6 +63,11 @@ export interface ForeignPath<Path = ComputedTrace> {
   readonly effects: readonly ForeignEffect[];
 }
 
+interface EvaluatedPath extends ForeignPath {
+  /** Whether a rule that is not known well enough may drop packets. */
+  readonly mayFail: boolean;
+}
+
 /** What decides which hooks a packet passes, and how old the rules are. */
 export interface HookContext {
   /** Packets from them pass no hook forward, and packets to them hook input instead. */
@@ -85,13 +90,13 @@ export async function withForeignRules(
   port: number,
   chains: Fact<readonly BaseChain[]>,
   context: HookContext,
-): Promise<ForeignPath> {
+): Promise<EvaluatedPath> {
   const { verdict, destination, uncertain } = path;
   const isTranslated = verdict === 'translated';
-  if (!(isTranslated || verdict === 'untouched')) return { path, effects: [] };
+  if (!(isTranslated || verdict === 'untouched')) return { path, effects: [], mayFail: false };
   if ('notSeen' in chains) {
     const text = `rules of other programs were not read: ${chains.notSeen}`;
-    return { path: { ...path, uncertain: [...uncertain, text] }, effects: [] };
+    return { path: { ...path, uncertain: [...uncertain, text] }, effects: [], mayFail: true };
   }
   const isUntracked = isUntrackedPath(path, protocol) || context.speaksAs !== undefined;
   const isSourceUnknown = path.source === null;
@@ -123,11 +128,17 @@ export async function withForeignRules(
     const { foreignRulesAge: age } = context;
     const notes = age < OLD ? [] : [`as these rules were ${age} seconds ago`];
     const evaluated = withEffects(limited, evaluation, passes.length, notes);
-    return { path: evaluated, effects: evaluation.effects.map(foreignEffect) };
+    const effects = evaluation.effects.map(foreignEffect);
+    const mayFail = effects.some(({ verdict, isCertain }) => verdict === 'drop' && !isCertain);
+    return { path: evaluated, effects, mayFail };
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
     const text = `rules of other programs: ${error.message}`;
-    return { path: { ...limited, uncertain: [...limited.uncertain, text] }, effects: [] };
+    return {
+      path: { ...limited, uncertain: [...limited.uncertain, text] },
+      effects: [],
+      mayFail: true,
+    };
   }
 }
 

@@ -1,9 +1,17 @@
-/** Whether connections on a computed path arrive: commands and the page decide by it. Pure. */
+/** Whether connections on a computed path arrive: the command and the page decide by it. Pure. */
 import type { ComputedTrace, TracePath } from '../api/trace.ts';
 
-/** @param mayPass whether something unknown may let through what is computed to fail. */
-export function withOutcome(path: ComputedTrace, mayPass: boolean): TracePath {
-  const { verdict, unserved, steps, endpoints, uncertain } = path;
+/** What is unknown about a path, as far as it decides whether packets arrive. */
+export interface Doubts {
+  /** Something unknown may let through what is computed to fail. */
+  readonly mayPass: boolean;
+  /** Something unknown may stop what is computed to arrive. */
+  readonly mayFail: boolean;
+}
+
+/** Other sentences in `uncertain`, such as one about a rule that may masquerade, do not change the outcome. */
+export function withOutcome(path: ComputedTrace, { mayPass, mayFail }: Doubts): TracePath {
+  const { verdict, unserved, steps, endpoints } = path;
   const isSent = verdict === 'translated' || verdict === 'untouched';
   const hasFailed = unserved || !isSent;
   const isPartial =
@@ -11,5 +19,5 @@ export function withOutcome(path: ComputedTrace, mayPass: boolean): TracePath {
     endpoints.some(({ policy, foreignRules }) => policy === 'deny' || foreignRules === 'drop');
   if (hasFailed || isPartial)
     return { ...path, outcome: mayPass ? 'uncertain' : hasFailed ? 'failed' : 'partly' };
-  return { ...path, outcome: uncertain.length > 0 ? 'uncertain' : 'reached' };
+  return { ...path, outcome: mayFail ? 'uncertain' : 'reached' };
 }

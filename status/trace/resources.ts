@@ -81,7 +81,7 @@ export function traceResources(sources: StatusSources, now: () => number): Resou
 }
 
 async function withForeignSteps(
-  { path, forwardsWithIpvs, speaksAs, mayPass }: TracedPath,
+  { path, forwardsWithIpvs, speaksAs, doubts }: TracedPath,
   { protocol, port }: Pick<ResolvedTrace, 'protocol' | 'port'>,
   { value: chains, age }: Awaited<ReturnType<StatusSources['foreignChains']>>,
   sources: StatusSources,
@@ -94,8 +94,13 @@ async function withForeignSteps(
   const unwritten = unwrittenText(path.family, sources);
   const uncertain = [...forwarded.uncertain, ...unwritten];
   const written = { ...forwarded, uncertain };
-  const { path: found, effects } = await withForeignRules(written, protocol, port, chains, context);
-  return { path: withOutcome(found, mayPass || unwritten.length > 0), effects };
+  const foreign = await withForeignRules(written, protocol, port, chains, context);
+  const isUnwritten = unwritten.length > 0;
+  const all = {
+    mayPass: doubts.mayPass || isUnwritten,
+    mayFail: doubts.mayFail || isUnwritten || foreign.mayFail,
+  };
+  return { path: withOutcome(foreign.path, all), effects: foreign.effects };
 }
 
 /** The path is computed from the agent's objects, so it is uncertain while the kernel does not have them. */

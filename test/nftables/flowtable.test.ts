@@ -266,7 +266,7 @@ describe('flowtable-support: what status says', () => {
     [
       'the reason of a refusal',
       [true, 'too old', undefined],
-      ['refused', false, 'too old; all packets take the rules'],
+      ['refused', true, 'too old; all packets take the rules'],
     ],
     [
       'that there is no flowtable',

@@ -191,7 +191,7 @@ async function pathTo(query: string, table = webTable(), settings: Partial<Setti
   const sources = sourcesOf(table, { ...SETTINGS, ...settings });
   const given = readParameters(new URLSearchParams(query), TRACE_PARAMETERS);
   const answer = await computeAnswer(traceRequest(given), sources);
-  const paths = answer.paths.map(({ path, mayPass }) => withOutcome(path, mayPass));
+  const paths = answer.paths.map(({ path, doubts }) => withOutcome(path, doubts));
   validate('TraceAnswer', { ...answer, paths });
   const [path] = paths;
   assert.ok(path);
