@@ -64,10 +64,10 @@ function armedText({
 }: Extract<LiveTraceLine, { readonly event: 'armed' }>): string {
   const { family, destination, protocol, port, exceptPods, source, fromNode } = filter;
   const isOutside = source === null && !fromNode;
-  const pods = exceptPods === null ? '' : ` and from ${exceptPods}`;
+  const pods = exceptPods === null ? '' : ` and from pods (${exceptPods})`;
   return lines([
     `Live: tracing ${family} packets to ${destination} port ${port}/${protocol} for ${seconds} seconds, at most ${maxPackets}; connect now`,
-    ...(isOutside ? [`  note: packets from this node${pods} (pods) are left out`] : []),
+    ...(isOutside ? [`  note: packets from this node${pods} are left out`] : []),
     ...(otherFamily === null
       ? []
       : [

@@ -36,6 +36,8 @@ export interface ClientContext {
 export interface TraceClient extends PacketClient {
   readonly step: TraceStep;
   readonly uncertain: readonly string[];
+  /** Whether the source is a VIP, which hardly any host sends from. */
+  readonly isVip: boolean;
 }
 
 export function traceClient(source: TraceSource, context: ClientContext): TraceClient {
@@ -63,7 +65,8 @@ export function traceClient(source: TraceSource, context: ClientContext): TraceC
           `pods are detected by interface, and no known pod of this node has ${address}: it counts as a client outside`,
         ]
       : [];
-  if (context.vipOf !== undefined)
+  const isVip = context.vipOf !== undefined;
+  if (isVip)
     uncertain.push(
       `${address} is a VIP of Service ${context.vipOf}: only a host that has it sends from it`,
     );
@@ -72,6 +75,7 @@ export function traceClient(source: TraceSource, context: ClientContext): TraceC
     isPod,
     isNode,
     uncertain,
+    isVip,
     step: {
       step: 'source',
       title: 'Source',
@@ -88,6 +92,7 @@ function externalClient(): TraceClient {
     isPod: false,
     isNode: false,
     uncertain: [],
+    isVip: false,
     step: {
       step: 'source',
       title: 'Source',

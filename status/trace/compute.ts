@@ -156,7 +156,7 @@ function computePath(
   const isAny = (...texts: readonly (readonly string[])[]) => texts.flat().length > 0;
   const doubts = {
     mayPass: isAny(byClient, policies.uncertain, answered),
-    mayFail: isAny(end.uncertain, policies.uncertain, untranslated),
+    mayFail: client.isVip || isAny(end.uncertain, policies.uncertain, untranslated),
   };
   return { path, doubts };
 }

@@ -5,6 +5,7 @@ import {
   type ConnectionQuery,
   type Explanation,
   explain,
+  explainFromOutside,
 } from '../../../policy/model/explain.ts';
 import { PolicyModel } from '../../../policy/model/model.ts';
 import {
@@ -222,6 +223,22 @@ describe('explain: verdict and reason for a connection', () => {
       ],
     );
     assert.deepEqual(ask(objects, { address: 'fd00::7' }, { address: '10.0.0.1' }), []);
+  });
+
+  it('an unknown address outside the cluster: denied, allowed, or by rules with networks', () => {
+    const outside = (...objects: readonly TestObject[]) => {
+      const connection = { to: '10.0.0.1', port: 80, protocol: 'TCP' } as const;
+      const { verdict, ingress } = explainFromOutside(modelOf(objects), connection);
+      return [verdict, ingress.uncertain.length];
+    };
+    const from = (...cidrs: readonly string[]) =>
+      networkPolicy('some', { ingress: [rule({ peers: cidrs.map((cidr) => network(cidr)) })] });
+    assert.deepEqual(outside(), ['allow', 0]);
+    assert.deepEqual(outside(networkPolicy('none', { ingress: [] })), ['deny', 0]);
+    const pods = networkPolicy('pods', { ingress: [rule({ peers: [peerPods([])] })] });
+    assert.deepEqual(outside(pods), ['deny', 0], 'a client outside is no pod');
+    assert.deepEqual(outside(from('0.0.0.0/0')), ['allow', 0]);
+    assert.deepEqual(outside(from('198.51.100.0/24')), ['deny', 1]);
   });
 
   describe('domain names', () => {

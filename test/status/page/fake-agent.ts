@@ -492,6 +492,7 @@ const FAKE_TRACE = {
         },
       ],
       verdict: 'denied',
+      outcome: 'failed',
       endpoints: [
         {
           address: '10.244.0.5',

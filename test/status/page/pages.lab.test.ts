@@ -339,24 +339,25 @@ describe('status page in Chromium', () => {
     assert.match(page.url(), /#\/services\?search=web/);
   });
 
-  it('marks a trace if another program drops packets to one of the endpoints', async () => {
+  it('marks a trace that is uncertain, or if another program drops packets to one of the endpoints', async () => {
     const endpoint = { address: '10.244.0.5', port: 80, local: true, masqueraded: false };
     const path = {
       ...{ family: 'IPv4', source: '10.244.0.9', destination: '10.96.0.11', uncertain: [] },
       ...{ steps: [], verdict: 'translated' },
     };
-    const pathWith = (foreignRules: string) => ({
-      ...path,
+    const pathWith = (foreignRules: string, outcome: string) => ({
+      ...{ ...path, outcome },
       endpoints: [
         { ...endpoint, policy: null, foreignRules: 'pass' },
         { ...endpoint, port: 81, policy: null, foreignRules },
       ],
     });
-    for (const [foreignRules, className, text] of [
-      ['drop', 'warn', 'some connections fail'],
-      ['pass', 'good', 'translated'],
+    for (const [foreignRules, outcome, className, text] of [
+      ['drop', 'partly', 'warn', 'some connections fail'],
+      ['pass', 'reached', 'good', 'translated'],
+      ['pass', 'uncertain', 'warn', 'uncertain'],
     ] as const) {
-      const answer = { '/api/v1/trace': () => ({ paths: [pathWith(foreignRules)] }) };
+      const answer = { '/api/v1/trace': () => ({ paths: [pathWith(foreignRules, outcome)] }) };
       const { page } = await open('#/trace?from=node&to=default%2Fmedia&port=80', answer);
       await page.locator(`h2 .state.${className}`, { hasText: text }).waitFor();
       await page.locator('td', { hasText: foreignRules }).first().waitFor();
@@ -366,7 +367,7 @@ describe('status page in Chromium', () => {
   it('marks a trace to a Service that is refused', async () => {
     const path = {
       ...{ family: 'IPv4', source: '10.244.0.9', destination: '10.96.0.99', uncertain: [] },
-      ...{ steps: [], endpoints: [], verdict: 'untouched', unserved: true },
+      ...{ steps: [], endpoints: [], verdict: 'untouched', outcome: 'failed' },
     };
     const answer = { '/api/v1/trace': () => ({ paths: [path] }) };
     const { page } = await open('#/trace?from=node&to=default%2Fmedia&port=80', answer);

@@ -485,14 +485,35 @@ describe('steps of a computed path', () => {
 
   it('names the node port that is not served on localhost', async () => {
     const table = webTable({ type: 'NodePort' });
-    const { step, verdict } = await pathTo('from=node&to=127.0.0.1&port=30080', table);
+    const { step, verdict, outcome, source } = await pathTo(
+      'from=node&to=127.0.0.1&port=30080',
+      table,
+    );
     assert.equal(
       step('service')?.decision,
       'rules of this node do not serve node port 30080/TCP of Service default/web on localhost: the packet is not translated',
     );
-    assert.equal(verdict, 'untouched');
+    assert.deepEqual([verdict, outcome, source], ['untouched', 'failed', '127.0.0.1']);
     const other = await pathTo('from=node&to=127.0.0.1&port=30080&protocol=udp', table);
     assert.match(other.step('service')?.decision ?? '', /^no Service of this node has 127.0.0.1/);
+  });
+
+  it('node ports that the agent serves on localhost: TCP with endpoints, others are rejected', async () => {
+    const proxied = { fields: { proxiesLocalhost: true } };
+    const ends = async (query: string, table: RouteTable) => {
+      const path = await pathTo(`from=node&port=30080&to=${query}`, table, proxied);
+      return [path.verdict, path.outcome];
+    };
+    const table = (protocol: Protocol) =>
+      webTable({ type: 'NodePort', ports: [servicePort({ nodePort: 30_080, protocol })] });
+    assert.deepEqual(await ends('127.0.0.1', table('TCP')), ['untouched', 'reached']);
+    assert.deepEqual(await ends('127.0.0.2', table('TCP')), ['untouched', 'failed']);
+    assert.deepEqual(await ends('127.0.0.1&protocol=udp', table('UDP')), ['rejected', 'failed']);
+    const empty = newTable();
+    const ports = [servicePort({ nodePort: 30_080 })];
+    empty.upsert(service({ type: 'NodePort', ports }));
+    empty.takeChanges();
+    assert.deepEqual(await ends('127.0.0.1', empty), ['untouched', 'failed']);
   });
 
   it('refuses parameters that it cannot use', async () => {

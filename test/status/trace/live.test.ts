@@ -147,6 +147,30 @@ describe('live-paths: traced packets', () => {
     }
   });
 
+  it('packets of others are counted, not followed, also if the kernel uses their id again', () => {
+    const packets = new TracedPackets((source) => source === '10.244.0.9');
+    const other = { ...headers(), source: '10.244.0.9' };
+    const numbers = [headers(), other, undefined, headers({ sourcePort: 1 })].map((each, index) =>
+      packets.packetOf(
+        event(index === 2 ? { table: 'x', chain: 'c', handle: 1 } : { headers: each }),
+      ),
+    );
+    assert.deepEqual([numbers, packets.others], [[1, undefined, undefined, 2], 1]);
+  });
+
+  it('a packet that leaves to a pod of this node', () => {
+    const packets = new TracedPackets();
+    const fields = [{ headers: headers() }, passed('postrouting')];
+    for (const each of fields.map(event)) {
+      const packet = packets.packetOf(each) ?? 0;
+      packets.record(each, step({ packet }), {
+        ...{ owner: 'other', table: '', rule: 1, purpose: null, text: null, action: undefined },
+      });
+    }
+    const results = [true, false].map((isPod) => packets.paths(() => isPod)[0]?.result);
+    assert.deepEqual(results, ['pod', 'left']);
+  });
+
   it('the kernel uses an id again: another packet; an unknown id: a packet of another program', () => {
     const paths = follow(
       { headers: headers() },
@@ -376,6 +400,7 @@ describe('print: traces', () => {
         '   1. Service: it is a cluster IP [Service default/web]',
         '        no endpoint is ready',
         '  uncertain: it depends',
+        '  Outcome: uncertain',
         '',
       ].join('\n'),
     );
