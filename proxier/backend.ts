@@ -70,7 +70,7 @@ export interface Backend {
    * write, and has nothing to compare before the first `apply`.
    * @param service undefined: all Services, and the rules that belong to none.
    * @param signal stops the comparison, which then throws the reason of the signal.
-   * @param namespace Only differences in objects of Services in this namespace count.
+   * @param namespace Only differences in objects of Services in this namespace, and of no Service, count.
    * @throws errors of reading the kernel.
    */
   compare?(service?: ObjectKey, signal?: AbortSignal, namespace?: string): Promise<Comparison>;

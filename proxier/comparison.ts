@@ -42,7 +42,10 @@ export class ComparisonBuilder {
     if (!isDifferent && this.service === undefined) return;
     const namespace = this.#namespace;
     const described = namespace === undefined ? undefined : describe();
-    if (described !== undefined && described.service?.startsWith(`${namespace}/`) !== true) return;
+    // An object of no Service, such as a base chain, serves all namespaces.
+    const isElsewhere =
+      described !== undefined && described.service?.startsWith(`${namespace}/`) === false;
+    if (isElsewhere) return;
     if (isDifferent) this.#different += 1;
     const objects = isDifferent ? this.#differences : this.#unchanged;
     if (objects.length < MAX_COMPARED_OBJECTS)

@@ -80,18 +80,19 @@ describe('comparison: the result', () => {
     assert.deepEqual([objects[0]?.state, objects.at(-1)?.state], ['missing', 'ok']);
   });
 
-  it('has only differences of Services in a namespace, also beyond the limit', () => {
+  it('has only differences of Services in a namespace, also beyond the limit, and of no Service', () => {
     const result = new ComparisonBuilder(undefined, undefined, 'shop');
-    const others = ['shop2/web', 'default/shop', null];
+    const others = ['shop2/web', 'default/shop'];
     for (let count = 0; count < MAX_COMPARED_OBJECTS; count++) {
       for (const service of others) result.add('missing', () => ({ ...object(), service }));
     }
-    result.add('missing', () => ({ ...object(), service: 'shop/web' }));
+    for (const service of ['shop/web', null])
+      result.add('missing', () => ({ ...object(), service }));
     const { compared, different, objects } = result.result();
-    assert.deepEqual([compared, different], [others.length * MAX_COMPARED_OBJECTS + 1, 1]);
+    assert.deepEqual([compared, different], [others.length * MAX_COMPARED_OBJECTS + 2, 2]);
     assert.deepEqual(
       objects.map(({ service }) => service),
-      ['shop/web'],
+      ['shop/web', null],
     );
   });
 
