@@ -88,9 +88,7 @@ export async function openNftablesMode(
         backends: [...backends.values()],
         minSyncPeriod: options.nftablesMinSyncPeriod,
         resetsTcp: options.resetDeletedEndpointConnections,
-        localhostProxyFamilies: families.filter((family) =>
-          namesLoopback(options.nodeportAddresses, family),
-        ),
+        localhostProxyFamilies: families.filter((family) => servesLocalhost(options, family)),
         features: () => [
           flowtableFeature(
             options.nftablesFlowtable,
@@ -155,12 +153,21 @@ export function nftablesOptions(
     ...trafficOptions(options, family, podCidrs),
     masqueradeAll: options.masqueradeAll || options.nftablesMasqueradeAll,
     masqueradeBit: options.nftablesMasqueradeBit,
-    rejectsOnLocalhost: namesLoopback(options.nodeportAddresses, family),
+    rejectsOnLocalhost: servesLocalhost(options, family),
     nodePortSelection: nftablesNodePorts(options),
     serviceCidrs: options.serviceCidrs.filter((cidr) => familyOf(cidr) === family),
     usesFlowtable: options.nftablesFlowtable,
     onWarning,
   };
+}
+
+/** Whether a proxy serves node ports on localhost (KEP-6032). kube-proxy's gate is off by default, the agent's is on. */
+function servesLocalhost(
+  { nodeportAddresses, featureGates }: NodeOptions,
+  family: IpFamily,
+): boolean {
+  const isOn = featureGates.KubeProxyNFTablesLocalhostNodePorts ?? true;
+  return isOn && namesLoopback(nodeportAddresses, family);
 }
 
 /** The effective `--nodeport-addresses`: as in kube-proxy, the default in this mode is `primary`. */

@@ -18,6 +18,7 @@ export function createObjects(node: NodeContext): ObjectContext {
   const table = new RouteTable({
     nodeName,
     allPortsEnabled: options.featureGates.AllPorts,
+    externalIPsEnabled: options.featureGates.AllowServiceExternalIPs,
     modeWithoutOwnedPorts: limits.modeWithoutOwnedPorts,
     consistentHashProblem: limits.consistentHashProblem ?? supportedMode.consistentHashProblem,
     warnsOfMismatches: options.manifests !== undefined,

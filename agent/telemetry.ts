@@ -1,6 +1,7 @@
 /** Metrics, the pages of --metrics-bind-address, and Events of a running agent. */
+
+import { FEATURE_GATES, PAGE_GATES } from '../config/feature-gates.ts';
 import { flagValues } from '../config/flag-values.ts';
-import { PAGE_GATES } from '../config/map-types.ts';
 import { toConfiguration } from '../config/write.ts';
 import { EventRecorder, NO_EVENTS } from '../events/recorder.ts';
 import { watchEventLoop } from '../metrics/event-loop.ts';
@@ -21,9 +22,9 @@ export function startTelemetry(objects: ObjectContext, metricSources: AgentMetri
   const metrics = createMetrics(
     metricSources,
     VERSION,
-    ['AllPorts', ...Object.keys(PAGE_GATES)].map((name) => ({
+    [...Object.keys(FEATURE_GATES), ...Object.keys(PAGE_GATES)].map((name) => ({
       name,
-      stage: 'BETA',
+      stage: name === 'AllowServiceExternalIPs' ? 'DEPRECATED' : 'BETA',
       isEnabled: isOn(name),
     })),
   );

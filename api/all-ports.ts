@@ -61,10 +61,12 @@ export type PortScheme =
     }
   | { readonly kind: 'refused'; readonly refusals: readonly ServiceRefusal[] };
 
-/** What this agent can serve besides listed ports. */
+/** What this agent serves besides listed ports of cluster and load balancer IPs. */
 export interface PortFeatures {
   /** The feature gate `AllPorts`. */
   readonly allPorts: boolean;
+  /** The feature gate `AllowServiceExternalIPs` (KEP-5707). */
+  readonly externalIPs: boolean;
   /** The proxy mode that cannot serve ports owned by pods; undefined if the mode can. */
   readonly modeWithoutOwnedPorts: string | undefined;
   /** Why endpoints cannot be selected by a hash of the client; undefined if they can. */
@@ -74,6 +76,7 @@ export interface PortFeatures {
 /** For readers of Services that serve no packets: DNS and environment variables. */
 export const ALL_PORT_FEATURES: PortFeatures = {
   allPorts: true,
+  externalIPs: true,
   modeWithoutOwnedPorts: undefined,
   consistentHashProblem: undefined,
 };

@@ -14,11 +14,8 @@ export function addDnsCommand(program: Command): void {
 }
 
 async function run(texts: FlagTexts): Promise<void> {
-  const { options, warnings } = configureDns(texts);
+  const options = configureDns(texts);
   const log = createLog(options);
-  for (const warning of warnings) {
-    log.warn({ setting: warning.subject }, warning.message);
-  }
   await runDnsServer(options, log);
   process.exit(0);
 }

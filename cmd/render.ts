@@ -67,6 +67,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
   const table = new RouteTable({
     nodeName: effectiveNodeName(options),
     allPortsEnabled: options.featureGates.AllPorts,
+    externalIPsEnabled: options.featureGates.AllowServiceExternalIPs,
     ...modeLimits(options.proxyMode ?? DEFAULT_PROXY_MODE),
     warnsOfMismatches: true,
     onChange: () => {},

@@ -7,8 +7,8 @@ import { type ApiObject, POLICY_KINDS, SERVING_KINDS, type Service } from '../ap
 import type { PolicyFault } from '../api/policy-objects.ts';
 import { printableAscii } from '../api/read-field.ts';
 import { loadOrWarn } from '../config/configuration.ts';
+import type { FeatureGates } from '../config/feature-gates.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
-import type { FeatureGates } from '../config/map-types.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
@@ -59,6 +59,7 @@ export function validate(directory: string, gates: FeatureGates) {
   const table = new RouteTable({
     nodeName: '',
     allPortsEnabled: gates.AllPorts,
+    externalIPsEnabled: gates.AllowServiceExternalIPs,
     warnsOfMismatches: true,
     onChange: () => {},
   });

@@ -3,7 +3,7 @@ import { COMMAND_SETTINGS } from './command-settings.ts';
 import { type ConfigNotice, ConfigurationError } from './errors.ts';
 import { type ParsedConfigFile, readConfigFile } from './file.ts';
 import { type FlagTexts, parseFlags, problemOf, withDeprecatedPorts } from './flags.ts';
-import { type ConfigFile, exclusiveFlags, gateWarnings, subjectOf } from './notices.ts';
+import { type ConfigFile, exclusiveFlags, subjectOf } from './notices.ts';
 import { optionConflicts } from './option-conflicts.ts';
 import { flagOf } from './setting.ts';
 import {
@@ -53,7 +53,7 @@ export function configure(given: FlagTexts, file?: ConfigFile): Configuration {
     .map(({ names: [first], message }) => ({ subject: subjectOf(nameOf(first), file), message }));
   const all = [...problems, ...flags.problems, ...parsed.problems];
   all.push(...conflicts, ...exclusiveFlags(given, file));
-  const warnings = [...parsed.warnings, ...gateWarnings(options, file)];
+  const { warnings } = parsed;
   if (all.length > 0) throw new ConfigurationError(all, { warnings });
   return { options, warnings: [...flagWarnings(given, file), ...warnings] };
 }

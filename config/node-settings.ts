@@ -1,6 +1,6 @@
 /** Settings that determine the rules of a node, shared by `portwide run` and `portwide render`. */
 
-import { FEATURE_GATES, featureGates } from './map-types.ts';
+import { FEATURE_GATES, featureGates } from './feature-gates.ts';
 import type { IpvsAllPortsMode } from './mode-values.ts';
 import {
   cidrs,
@@ -84,10 +84,9 @@ export const NODE_SETTINGS = {
     field: 'featureGates',
     type: featureGates,
     default: FEATURE_GATES,
-    defaultText: 'AllPorts=true',
-    help: 'feature gates; AllPorts=false: all-ports Services are not served',
-    details:
-      '`ComponentStatusz` and `ComponentFlagz` (default: true) control `/statusz` and `/flagz`. kube-proxy does not start if its file contains `AllPorts`.',
+    defaultText: 'AllPorts=true, AllowServiceExternalIPs=true',
+    help: 'feature gates; AllPorts=false: all-ports Services are not served; AllowServiceExternalIPs=false: spec.externalIPs are not served',
+    details: 'See [feature gates](#feature-gates).',
   }),
   detectLocalMode: setting('pods', {
     field: 'detectLocalMode',

@@ -1,28 +1,12 @@
-/** Warnings and errors about flags and the configuration file, shared by all commands. */
+/** Errors about flags and the configuration file, shared by all commands. */
 import type { ConfigNotice } from './errors.ts';
 import type { FlagTexts } from './flags.ts';
-import { unknownGates } from './map-types.ts';
 import { flagOf } from './setting.ts';
-import type { RunOptions } from './settings.ts';
-import { joinPath, pathSegment } from './value-types.ts';
 
 /** The configuration file as read. */
 export interface ConfigFile {
   readonly path: string;
   readonly content: string;
-}
-
-/** Warns about unknown feature gates. */
-export function gateWarnings(
-  { featureGates }: Pick<RunOptions, 'featureGates'>,
-  file?: ConfigFile,
-): ConfigNotice[] {
-  return unknownGates(featureGates).map((gate) => {
-    const field = joinPath('featureGates', pathSegment(gate));
-    const subject =
-      file === undefined ? `${flagOf('featureGates')}=${gate}` : subjectOf(field, file);
-    return { subject, message: 'unknown feature gate; ignored' };
-  });
 }
 
 /** The name of a setting in a notice: a flag, or the file and the field. */

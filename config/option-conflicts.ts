@@ -1,5 +1,5 @@
 /** Validation across options. */
-import type { ProxyMode } from './node-settings.ts';
+import { PROXY_MODES, type ProxyMode } from './node-settings.ts';
 import type { OptionName, RunOptions } from './settings.ts';
 
 /** Two options that are valid by themselves and conflict with each other. */
@@ -29,6 +29,13 @@ export function optionConflicts(
       add(minPeriod, period, `must not be greater than ${nameOf(period)}`);
     }
   }
+  for (const mode of modes) {
+    const gate = GATES[mode];
+    if (gate === undefined || options.featureGates[gate] !== false) continue;
+    const others = PROXY_MODES.filter((each) => each !== mode).join(' or ');
+    const gates = nameOf('featureGates');
+    add('proxyMode', 'featureGates', `must be ${others}: ${gates} has ${gate}=false`);
+  }
   if (options.fqdnTtlFloor > options.fqdnTtlCap) {
     add('fqdnTtlFloor', 'fqdnTtlCap', `must not be greater than ${nameOf('fqdnTtlCap')}`);
   }
@@ -47,6 +54,12 @@ const PERIODS = {
   ipvs: ['ipvsMinSyncPeriod', 'ipvsSyncPeriod'],
   nftables: ['nftablesMinSyncPeriod', 'nftablesSyncPeriod'],
 } as const satisfies Record<ProxyMode, readonly [OptionName, OptionName]>;
+
+/** Gates of kube-proxy without which a mode must not be used. */
+const GATES: Readonly<Partial<Record<ProxyMode, string>>> = {
+  ipvs: 'KubeProxyIPVS',
+  nftables: 'NFTablesProxyMode',
+};
 
 const REQUIRED_BY_MODE = {
   ClusterCIDR: undefined,

@@ -1,6 +1,8 @@
 /** Generates docs/operate/configuration.md from the tables of settings. */
 import { DNS_SETTINGS } from './dns-settings.ts';
+import { ALWAYS_ON } from './feature-gates.ts';
 import { API_VERSION, KIND } from './file.ts';
+import { KUBE_PROXY_GATES } from './harmless-gates.ts';
 import { flagOf, formatDefault, GROUPS, type Group, type Setting } from './setting.ts';
 import { ALL_SETTINGS } from './settings.ts';
 
@@ -14,7 +16,7 @@ export function referencePage(): string {
     const settings = SETTINGS.filter(([, each]) => each.group === group);
     return settings.length === 0 ? [] : [section(group as Group, title, settings)];
   });
-  return [INTRODUCTION, ...groups, dnsSection()].join('\n');
+  return [INTRODUCTION, ...groups, gatesSection(), dnsSection()].join('\n');
 }
 
 const overridingFlags = SETTINGS.filter(
@@ -64,10 +66,37 @@ function ignoredSection(title: string, settings: readonly NamedSetting[]): strin
     );
     return `- ${names.join(', ')}: ${reason.replace(/^ignored: /, '')}\n`;
   });
-  lines.push(
-    '- Other feature gates that kube-proxy reads. Gates that the agent does not know cause a warning.\n',
-  );
   return `## ${title}\n\n${lines.join('')}`;
+}
+
+function gatesSection(): string {
+  const always = Object.entries(ALWAYS_ON).map(([gate, effect]) => `${code(gate)}|${effect}\n`);
+  const harmless = Object.entries(KUBE_PROXY_GATES).map(
+    ([gate, reason]) => `${code(gate)}|${reason}\n`,
+  );
+  return `## Feature gates
+
+A gate that the agent does not know is an error, as in kube-proxy: it may change traffic.
+
+Gate|Default|Meaning
+---|---|---
+\`AllPorts\`|true|false: all-ports Services are not served. kube-proxy does not start if its file contains this gate.
+\`AllowServiceExternalIPs\`|true|false: \`spec.externalIPs\` are not served, as in kube-proxy 1.36 (KEP-5707). The Service keeps its other addresses and gets a [warning](metrics.md#events).
+\`KubeProxyIPVS\`|true|false: the agent does not start in mode ipvs
+\`NFTablesProxyMode\`|true|false: the agent does not start in mode nftables; set \`--proxy-mode\`
+\`KubeProxyNFTablesLocalhostNodePorts\`|true|false: mode nftables serves no [node ports on localhost](node.md#node-ports-on-localhost)
+\`ComponentStatusz\`, \`ComponentFlagz\`|true|control \`/statusz\` and \`/flagz\`
+
+The agent always does what these gates of kube-proxy enable; \`false\` is an error:
+
+Gate|Effect
+---|---
+${always.join('')}
+These gates of kube-proxy are accepted and change no traffic, like the gates of other components of Kubernetes 1.28 to 1.37:
+
+Gate|Subject
+---|---
+${harmless.join('')}`;
 }
 
 function description({ help, details }: Setting<unknown>): string {

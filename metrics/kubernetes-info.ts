@@ -5,7 +5,7 @@ import type { MetricDefiner } from './define.ts';
 /** A feature gate. */
 export interface Feature {
   readonly name: string;
-  readonly stage: 'ALPHA' | 'BETA' | '';
+  readonly stage: 'ALPHA' | 'BETA' | 'DEPRECATED' | '';
   readonly isEnabled: boolean;
 }
 

@@ -39,6 +39,8 @@ export interface RefusalChanges {
 export interface RouteTableOptions extends WarningOptions {
   readonly nodeName: string;
   readonly allPortsEnabled: boolean;
+  /** See `PortFeatures.externalIPs`; true by default. */
+  readonly externalIPsEnabled?: boolean;
   /** See `PortFeatures.modeWithoutOwnedPorts`; undefined by default. */
   readonly modeWithoutOwnedPorts?: string | undefined;
   /** See `PortFeatures.consistentHashProblem`; undefined by default. */
@@ -384,6 +386,7 @@ export class RouteTable implements ObjectSink {
   #upsertService(service: Service): void {
     const served = servedPorts(service, {
       allPorts: this.#options.allPortsEnabled,
+      externalIPs: this.#options.externalIPsEnabled ?? true,
       modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
       consistentHashProblem: this.#options.consistentHashProblem,
     });

@@ -60,6 +60,10 @@ export interface ServedService {
   readonly warnings: readonly string[];
 }
 
+/** The warning to a Service whose external IPs are not served. */
+export const EXTERNAL_IPS_OFF =
+  'spec.externalIPs: not served, because the feature gate AllowServiceExternalIPs is off on this node; use a Service of type LoadBalancer';
+
 const NOT_SERVED: ServedService = { ports: [], refusals: [], warnings: [] };
 
 /**
@@ -86,11 +90,15 @@ export function servedPorts(service: Service, features: PortFeatures): ServedSer
 
   const ports: ServedPort[] = [];
   const warnings = [...annotationProblems, ...spreading.warnings, ...localPortWarnings(scheme)];
+  // As in kube-proxy, the Service keeps its other addresses.
+  const withoutExternalIPs = !features.externalIPs && service.externalIPs.length > 0;
+  if (withoutExternalIPs) warnings.push(EXTERNAL_IPS_OFF);
+  const served = withoutExternalIPs ? { ...service, externalIPs: [] } : service;
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
     // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
     if (clusterIP === undefined) continue;
-    ports.push(...servedInFamily(service, scheme, family, clusterIP, spreading.consistentHash));
+    ports.push(...servedInFamily(served, scheme, family, clusterIP, spreading.consistentHash));
     const warning = openFamilyWarning(service, family);
     if (warning !== undefined) warnings.push(warning);
   }

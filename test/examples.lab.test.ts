@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { execa } from 'execa';
 import { parseAllDocuments } from 'yaml';
 import { validate } from '../cmd/validate.ts';
+import { FEATURE_GATES } from '../config/feature-gates.ts';
 import { AGENT_FLAGS, Agent } from './e2e/agent.ts';
 import { createLab, waitFor } from './lab/lab.ts';
 
@@ -11,7 +12,7 @@ const file = (path: string) => new URL(`../${path}`, import.meta.url).pathname;
 
 describe('examples: manifests, demo and examples for users', () => {
   it('the examples are valid', () => {
-    const { problems, skippedKinds } = validate(file('examples'), { AllPorts: true });
+    const { problems, skippedKinds } = validate(file('examples'), FEATURE_GATES);
     assert.deepEqual([problems, [...skippedKinds]], [[], [['StatefulSet', 1]]]);
   });
 

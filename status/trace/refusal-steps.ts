@@ -2,6 +2,7 @@
 import { hasPort } from '../../api/ports.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import type { Route } from '../../services/route.ts';
+import { EXTERNAL_IPS_OFF } from '../../services/served-ports.ts';
 import type { PacketHandler } from '../../traffic/first-packet.ts';
 import type { TraceStep } from '../api/trace.ts';
 import type { TraceQuestion } from './compute.ts';
@@ -64,6 +65,14 @@ export function refusalStep({ inspected }: RefusedService, vip: string): TraceSt
 export function refusalTexts({ inspected }: RefusedService): string[] {
   const { service, refusals } = inspected;
   return refusals.map((refusal) => `Service ${service.key}: ${refusalText(refusal)}`);
+}
+
+/** Why this node does not serve a destination that is an external IP of the Service, if it serves no external IPs. */
+export function externalIPTexts({ inspected }: RefusedService, destination: string): string[] {
+  const { service, served } = inspected;
+  const isOff =
+    served.warnings.includes(EXTERNAL_IPS_OFF) && service.externalIPs.includes(destination);
+  return isOff ? [`Service ${service.key}: ${EXTERNAL_IPS_OFF}`] : [];
 }
 
 function refusalText({ field, message }: InspectedService['refusals'][number]): string {

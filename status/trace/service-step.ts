@@ -5,7 +5,7 @@ import type { PacketHandler } from '../../traffic/first-packet.ts';
 import type { TraceStep } from '../api/trace.ts';
 import { portsText } from '../views/text.ts';
 import type { TraceContext, TraceQuestion } from './compute.ts';
-import { refusalTexts } from './refusal-steps.ts';
+import { externalIPTexts, refusalTexts } from './refusal-steps.ts';
 
 export function rejectsOtherPorts(
   routes: readonly Route[],
@@ -91,10 +91,12 @@ export function serviceStep(
         title,
         decision: `no Service of this node has ${target}: ${consequence}`,
         object: null,
-        detail:
-          nearClusterIP === undefined
+        detail: [
+          ...refused.flatMap((each) => externalIPTexts(each, destination)),
+          ...(nearClusterIP === undefined
             ? []
-            : [`it is probably in the Service range, as cluster IP ${nearClusterIP} is`],
+            : [`it is probably in the Service range, as cluster IP ${nearClusterIP} is`]),
+        ],
       };
     }
   }

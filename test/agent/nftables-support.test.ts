@@ -1,16 +1,31 @@
 import assert from 'node:assert/strict';
 import { mock } from 'node:test';
+import { nftablesOptions } from '../../agent/nftables-mode.ts';
 import {
   kernelTooOld,
   nftablesProbeScript,
   nftablesSupport,
   nftTooOld,
 } from '../../agent/nftables-support.ts';
+import { DEFAULTS } from '../../config/settings.ts';
 import { NftError, nftCommand } from '../../nft/command.ts';
 import { nftFamily } from '../../nft/rule.ts';
 import { runProgram, VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakePrograms } from '../process/fake-programs.ts';
+
+describe('nftables-mode: nftablesOptions', () => {
+  it('serves node ports on localhost unless the gate of kube-proxy is off', () => {
+    const rejects = (gates: Readonly<Record<string, boolean>>) => {
+      const featureGates = { ...DEFAULTS.featureGates, ...gates };
+      const options = { ...DEFAULTS, nodeportAddresses: ['primary', 'localhost'], featureGates };
+      return nftablesOptions(options, 'IPv4', [], () => {}).rejectsOnLocalhost;
+    };
+    assert.equal(rejects({}), true);
+    assert.equal(rejects({ KubeProxyNFTablesLocalhostNodePorts: true }), true);
+    assert.equal(rejects({ KubeProxyNFTablesLocalhostNodePorts: false }), false);
+  });
+});
 
 describe('nftables-support: nftablesSupport', () => {
   it('kernelTooOld requires Linux 5.13, in the format of uname', () => {

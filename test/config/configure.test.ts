@@ -59,7 +59,7 @@ describe('configure: options from flags and file', () => {
       ],
       [
         '--feature-gates=AllPorts=false --feature-gates=WinDSR=true',
-        { featureGates: { AllPorts: false, WinDSR: true } },
+        { featureGates: { ...DEFAULTS.featureGates, AllPorts: false, WinDSR: true } },
       ],
       ['--cluster-cidr=10.0.0.0/8 --cluster-cidr=11.0.0.0/8', { clusterCidr: ['11.0.0.0/8'] }],
       ['--oom-score-adj=-500', { oomScoreAdj: -500 }],
@@ -171,23 +171,17 @@ describe('configure: options from flags and file', () => {
     });
 
     // Installers pass one list of feature gates to all components.
-    it('accepts an unknown feature gate with a warning', () => {
-      const warning = 'unknown feature gate; ignored';
-      const gates = { AllPorts: false, WinDSR: true, PodMagic: true };
-      const given = file('featureGates: {AllPorts: false, WinDSR: true, PodMagic: true}');
-      assert.deepEqual(configured([], given), {
-        changed: { featureGates: gates },
-        warnings: [`/f: featureGates.PodMagic: ${warning}`],
-      });
-      const args = ['--feature-gates=AllPorts=false,WinDSR=true,PodMagic=true'];
-      assert.deepEqual(configured(args), {
-        changed: { featureGates: gates },
-        warnings: [`--feature-gates=PodMagic: ${warning}`],
-      });
+    it('accepts gates of other components', () => {
+      const gates = { AllPorts: false, WinDSR: true, SidecarContainers: true };
+      const changed = { featureGates: { ...DEFAULTS.featureGates, ...gates } };
+      const list = 'AllPorts: false, WinDSR: true, SidecarContainers: true';
+      assert.deepEqual(configured([], file(`featureGates: {${list}}`)), { changed, warnings: [] });
+      const args = ['--feature-gates=AllPorts=false,WinDSR=true,SidecarContainers=true'];
+      assert.deepEqual(configured(args), { changed, warnings: [] });
     });
 
     it('reports warnings separately from problems when the file is invalid', () => {
-      const given = file('a: 1\nmode: magic\nfeatureGates: {PodMagic: true}');
+      const given = file('a: 1\nmode: magic\nb: 2');
       assert.throws(
         () => configure({}, given),
         (error) => {
@@ -198,7 +192,7 @@ describe('configure: options from flags and file', () => {
           );
           assert.deepEqual(error.warnings.map(formatNotice), [
             '/f: a: unknown field; ignored',
-            '/f: featureGates.PodMagic: unknown feature gate; ignored',
+            '/f: b: unknown field; ignored',
           ]);
           return true;
         },
@@ -287,6 +281,33 @@ describe('configure: options from flags and file', () => {
         '/f: oomScoreAdj: must be a number from -1000 to 1000, not "x"',
         '/f: iptables.minSyncPeriod: must not be greater than iptables.syncPeriod',
         '/f: detectLocalMode: BridgeInterface requires detectLocal.bridgeInterface',
+      ],
+      [
+        '--proxy-mode=ipvs --feature-gates=KubeProxyIPVS=false',
+        undefined,
+        '--proxy-mode: must be nftables or iptables: --feature-gates has KubeProxyIPVS=false',
+      ],
+      [
+        '',
+        'mode: ipvs\nfeatureGates: {KubeProxyIPVS: false}',
+        '/f: mode: must be nftables or iptables: featureGates has KubeProxyIPVS=false',
+      ],
+      ['--feature-gates=KubeProxyIPVS=false', undefined],
+      ['--proxy-mode=iptables --feature-gates=NFTablesProxyMode=false', undefined],
+      [
+        '--feature-gates=NFTablesProxyMode=false',
+        undefined,
+        '--proxy-mode: must be iptables or ipvs: --feature-gates has NFTablesProxyMode=false',
+      ],
+      [
+        '--feature-gates=TopologyAwareHints=false,AllowServiceExternalIP=false',
+        undefined,
+        '--feature-gates: TopologyAwareHints=false is not supported: topology hints are used, always; remove the gate; "AllowServiceExternalIP" is no feature gate of Portwide or of Kubernetes 1.28 to 1.37; correct or remove it, because a gate may change traffic',
+      ],
+      [
+        '',
+        'featureGates: {LoadBalancerIPMode: false}',
+        '/f: featureGates.LoadBalancerIPMode: LoadBalancerIPMode=false is not supported: load balancer IPs with ipMode Proxy are left to the load balancer, always; remove the gate',
       ],
       // No conflict is reported for an option whose own value is invalid.
       [

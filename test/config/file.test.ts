@@ -106,7 +106,11 @@ describe('file: readConfigFile', () => {
       [
         'featureGates: {AllPorts: false, NFTablesProxyMode: true}',
         {
-          featureGates: { AllPorts: false, NFTablesProxyMode: true },
+          featureGates: {
+            AllPorts: false,
+            AllowServiceExternalIPs: true,
+            NFTablesProxyMode: true,
+          },
         },
       ],
       [
@@ -267,7 +271,7 @@ describe('file: readConfigFile', () => {
       ],
       [
         'featureGates: {No-pe: true}',
-        'f: featureGates.No-pe: "No-pe" is not a valid feature gate name',
+        'f: featureGates.No-pe: "No-pe" is no feature gate of Portwide or of Kubernetes 1.28 to 1.37; correct or remove it, because a gate may change traffic',
       ],
       ['featureGates: {Nope: 1}', 'f: featureGates.Nope: Nope must be true or false, not 1'],
       [

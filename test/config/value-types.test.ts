@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { InvalidValueError } from '../../config/errors.ts';
-import { featureGates, moduleLevels, quantity } from '../../config/map-types.ts';
+import { featureGates } from '../../config/feature-gates.ts';
+import { moduleLevels, quantity } from '../../config/map-types.ts';
 import {
   bindAddress,
   cidrs,
@@ -28,6 +29,7 @@ const positive = duration({ zero: false });
 const nonNegative = duration({ zero: true });
 const bit = wholeNumber(0, 31);
 const metrics = bindAddress(10249);
+const GATES = { AllPorts: true, AllowServiceExternalIPs: true };
 const color = oneOf('<color>', ['red', 'blue']);
 
 type Case = readonly [name: string, type: ValueType<unknown>, given: unknown, expected?: unknown];
@@ -78,11 +80,18 @@ const FLAGS: readonly Case[] = [
   ['a mark range', markRange, '0X10-0XfF', { first: 16, last: 255 }],
   ['a mark range', markRange, '1-3', { first: 1, last: 3 }],
   ['a mark range', markRange, '4096-0xffffffff', { first: 4096, last: 0xffffffff }],
-  ['feature gates', featureGates, '', { AllPorts: true }],
-  ['feature gates', featureGates, ' AllPorts = false ,', { AllPorts: false }],
-  ['feature gates', featureGates, 'WinDSR=true', { AllPorts: true, WinDSR: true }],
-  ['feature gates', featureGates, 'WinDSR=1', { AllPorts: true, WinDSR: true }],
-  ['feature gates', featureGates, 'SomeNewGate=T', { AllPorts: true, SomeNewGate: true }],
+  ['feature gates', featureGates, '', GATES],
+  ['feature gates', featureGates, ' AllPorts = false ,', { ...GATES, AllPorts: false }],
+  ['feature gates', featureGates, 'WinDSR=true', { ...GATES, WinDSR: true }],
+  ['feature gates', featureGates, 'WinDSR=1', { ...GATES, WinDSR: true }],
+  ['feature gates', featureGates, 'SidecarContainers=T', { ...GATES, SidecarContainers: true }],
+  [
+    'feature gates',
+    featureGates,
+    'TopologyAwareHints=true',
+    { ...GATES, TopologyAwareHints: true },
+  ],
+  ['feature gates', featureGates, 'AllBeta=false', { ...GATES, AllBeta: false }],
   [
     'module levels',
     moduleLevels,
@@ -151,6 +160,8 @@ const WRONG_FLAGS: readonly Case[] = [
   ['feature gates', featureGates, '=true'],
   ['feature gates', featureGates, '__proto__=true'],
   ['feature gates', featureGates, 'WinDSR=yes'],
+  ['feature gates', featureGates, 'SomeNewGate=true'],
+  ['feature gates', featureGates, 'constructor=true'],
   ['module levels', moduleLevels, 'a'],
   ['module levels', moduleLevels, '=3'],
   ['module levels', moduleLevels, 'a=-1'],
@@ -168,7 +179,7 @@ const FILES: readonly Case[] = [
   ['a decimal', decimalNumber, 0.5, 0.5],
   ['CIDRs', cidrs, ['10.0.0.1/8'], ['10.0.0.0/8']],
   ['node port addresses', nodePortSelection, ['primary', 'localhost'], ['primary', 'localhost']],
-  ['feature gates', featureGates, { AllPorts: false }, { AllPorts: false }],
+  ['feature gates', featureGates, { AllPorts: false }, { ...GATES, AllPorts: false }],
   [
     'module levels',
     moduleLevels,
@@ -240,12 +251,14 @@ describe('value-types: value types of settings', () => {
   });
 
   it('reports every invalid feature gate by name', () => {
+    const unknown =
+      'is no feature gate of Portwide or of Kubernetes 1.28 to 1.37; correct or remove it, because a gate may change traffic';
     const given = { AllPorts: 1, 'No pe': true, nope: true, SomeGate: 'yes', WinDSR: true };
     assert.throws(() => featureGates.fromFile(given, ignore), {
       problems: [
         { at: 'AllPorts', reason: 'AllPorts must be true or false, not 1' },
-        { at: '["No pe"]', reason: '"No pe" is not a valid feature gate name' },
-        { at: 'nope', reason: '"nope" is not a valid feature gate name' },
+        { at: '["No pe"]', reason: `"No pe" ${unknown}` },
+        { at: 'nope', reason: `"nope" ${unknown}` },
         { at: 'SomeGate', reason: 'SomeGate must be true or false, not "yes"' },
       ],
     });

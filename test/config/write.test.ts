@@ -59,7 +59,7 @@ const OPTIONS: { readonly [Name in keyof RunOptions]: Arbitrary<RunOptions[Name]
     constantFrom([], ['all'], ['primary', 'localhost', '10.0.0.0/8']),
     cidrs.filter(({ length }) => length > 0),
   ),
-  featureGates: record({ AllPorts: bool, WinDSR: bool }),
+  featureGates: record({ AllPorts: bool, AllowServiceExternalIPs: bool, WinDSR: bool }),
   detectLocalMode: constantFrom(...DETECT_LOCAL_MODES),
   clusterCidr: fc.oneof(constant([]), fc.tuple(cidr4), fc.tuple(cidr6), fc.tuple(cidr4, cidr6)),
   podBridgeInterface: constantFrom('cbr0', 'on', '0'),
@@ -194,7 +194,10 @@ describe('write: configurationText', () => {
 
   it('writes feature gate AllPorts only when it is false, because kube-proxy does not know it', () => {
     const gates = (AllPorts: boolean) =>
-      toConfiguration({ ...DEFAULTS, featureGates: { AllPorts, WinDSR: true } }).featureGates;
+      toConfiguration({
+        ...DEFAULTS,
+        featureGates: { ...DEFAULTS.featureGates, AllPorts, WinDSR: true },
+      }).featureGates;
     assert.deepEqual(gates(true), { WinDSR: true });
     assert.deepEqual(gates(false), { AllPorts: false, WinDSR: true });
   });

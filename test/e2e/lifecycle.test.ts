@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import {
   createLab,
   type Host,
@@ -413,6 +415,35 @@ for (const variant of ['nft', 'legacy'] as const) {
       await agent.stop();
       await agent.start(flags);
       answered(await lab.client.tcp(VIP, 4000));
+    });
+
+    it('serves no external IP while the feature gate AllowServiceExternalIPs is off, and says why', async () => {
+      const external = '203.0.113.8';
+      const [clusterIP = ''] = LISTED_VIPS;
+      const ports = [{ name: 'http', port: 80 }];
+      const spec = { clusterIPs: [clusterIP], externalIPs: [external], ports };
+      await agent.apply([
+        serviceManifest('ext', { spec }),
+        sliceManifest('ext', 4, pods(0), { ports: [{ name: 'http', port: 8080 }] }),
+      ]);
+      const clients = [lab.client, lab.node, ...pods(1)];
+      for (const host of clients) answered(await host.tcp(external, 80));
+      await agent.stop();
+      const directory = mkdtempSync(join(tmpdir(), 'portwide-gate-'));
+      try {
+        const socket = `--status-socket=${join(directory, 'agent.sock')}`;
+        await agent.start([...flags, socket, '--feature-gates=AllowServiceExternalIPs=false']);
+        for (const host of clients)
+          assert.notEqual((await host.tcp(external, 80, SHORT)).outcome, 'answered');
+        for (const host of clients) answered(await host.tcp(clusterIP, 80));
+        const output = async (...args: string[]) =>
+          (await lab.node.exec(PORTWIDE, [...args, socket], { reject: false })).stdout;
+        const reason = /spec\.externalIPs: not served.* AllowServiceExternalIPs is off/;
+        assert.match(await output('describe', 'service', 'default/ext'), reason);
+        assert.match(await output('trace', 'external', external, '--port=80'), reason);
+      } finally {
+        rmSync(directory, { recursive: true });
+      }
     });
 
     it('keeps its rules when a manifest is broken, reports it, and applies the repaired one', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { ALL_PORT_FEATURES } from '../../api/all-ports.ts';
 import type { Service } from '../../api/objects.ts';
-import { servedPorts } from '../../services/served-ports.ts';
+import { EXTERNAL_IPS_OFF, servedPorts } from '../../services/served-ports.ts';
 import { service, servicePort } from '../fixtures.ts';
 
 const kinds = (object: Service) =>
@@ -48,6 +48,23 @@ describe('served-ports: ports of a Service to serve', () => {
       ]),
     );
     assert.equal(new Set(served.ports.map(({ id }) => id)).size, 4);
+  });
+
+  it('serves no external IPs while the feature gate is off, with a warning, and the other addresses', () => {
+    const object = lb({ externalIPs: ['198.51.100.7'] });
+    const off = { ...ALL_PORT_FEATURES, externalIPs: false };
+    const on = servedPorts(object, ALL_PORT_FEATURES);
+    const { ports, refusals, warnings } = servedPorts(object, off);
+    assert.deepEqual(
+      on.ports.map(({ externalIPs }) => externalIPs),
+      [['198.51.100.7']],
+    );
+    assert.deepEqual(
+      ports,
+      on.ports.map((port) => ({ ...port, externalIPs: [] })),
+    );
+    assert.deepEqual([refusals, on.warnings, warnings], [[], [], [EXTERNAL_IPS_OFF]]);
+    assert.deepEqual(servedPorts(lb(), off).warnings, []);
   });
 
   it('serves all ports as one, without an allocated node port', () => {
