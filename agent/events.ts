@@ -3,6 +3,7 @@ import type { ObjectKey } from '../api/objects.ts';
 import { nodeRef, type ObjectRef, serviceRef } from '../events/event.ts';
 import type { Events } from '../events/recorder.ts';
 import type { RefusalChanges, RouteTable } from '../proxier/route-table.ts';
+import type { ModeWarning } from './mode.ts';
 
 /** The `action` of Events on the Node. */
 const START = 'StartPortwide';
@@ -24,6 +25,11 @@ export class AgentEvents {
 
   /** Records a Warning on the Node: an HTTP server of the agent cannot listen yet and is retried. */
   startFailed(reason: string, { message }: Error): void {
+    this.#events.warning(nodeRef(this.#nodeName), reason, message, START);
+  }
+
+  /** Records a Warning on the Node about its proxy mode. */
+  modeWarning({ reason, message }: ModeWarning): void {
     this.#events.warning(nodeRef(this.#nodeName), reason, message, START);
   }
 

@@ -52,9 +52,17 @@ export interface StartedMode {
   stop?(): Promise<void>;
 }
 
+/** Why operators should look at the mode of a node: a Warning Event on the Node, a log line, a part of its status. */
+export interface ModeWarning {
+  /** The reason of the Event. */
+  readonly reason: 'IPVSDeprecation' | 'ProxyModeFallback';
+  readonly message: string;
+}
+
 /** Definition of a proxy mode. */
 export interface ModeDefinition {
   readonly name: ProxyMode;
+  readonly warning?: ModeWarning;
   /** Checks that the node supports the mode. @throws UserError that names what is missing. */
   open(options: RunOptions, log: Logger): Promise<SupportedMode>;
   /** Does the setup of `--init-only`, which needs more than CAP_NET_ADMIN. @throws UserError */
@@ -98,6 +106,12 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
   },
   ipvs: {
     name: 'ipvs',
+    // As in kube-proxy since 1.35 (KEP-5495).
+    warning: {
+      reason: 'IPVSDeprecation',
+      message:
+        'mode ipvs is deprecated: kube-proxy disables its mode ipvs by default in Kubernetes 1.40 and removes it in 1.43; migrate to mode nftables',
+    },
     open: openIpvsMode,
     prepare: prepareIpvs,
     syncPeriod: (options) => options.ipvsSyncPeriod,
@@ -146,7 +160,8 @@ export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<
     log.info({ mode: DEFAULT_PROXY_MODE, reason: 'nft and the kernel support it' }, SELECTED);
     return { ...MODES.nftables, open: (options) => openNftablesMode(options, log, support) };
   }
-  const missing = [...new Set(support.missing.values())].join('; ');
-  log.info({ mode: 'iptables', reason: `nftables is not supported: ${missing}` }, SELECTED);
-  return MODES.iptables;
+  const reason = `nftables is not supported: ${[...new Set(support.missing.values())].join('; ')}`;
+  log.info({ mode: 'iptables', reason }, SELECTED);
+  const message = `--proxy-mode is unset and ${reason}; --proxy-mode=iptables keeps this mode without a warning`;
+  return { ...MODES.iptables, warning: { reason: 'ProxyModeFallback', message } };
 }

@@ -22,6 +22,9 @@ export async function prepareNode(
   const nodeName = effectiveNodeName(options);
   const modeDefinition = await pickMode(options, log);
   log.info({ version: VERSION, node: nodeName, mode: modeDefinition.name }, 'starting');
+  const { warning } = modeDefinition;
+  if (warning !== undefined)
+    log.warn({ event: warning.reason, reason: warning.message }, 'check the proxy mode');
   const supportedMode = await modeDefinition.open(options, log);
   const policySupport = options.networkPolicy ? await requirePolicySupport(options) : undefined;
   const lock = await shutdown.exitOnSignal(acquireLock(log));

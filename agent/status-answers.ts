@@ -19,6 +19,7 @@ import { nodePortAddresses } from '../traffic/options.ts';
 import type { AgentContext } from './context.ts';
 import { keepAgedAnswer } from './kept-answer.ts';
 import { kernelFeatures } from './kernel-features.ts';
+import type { ModeWarning } from './mode.ts';
 import { nodeChecks, runChecks } from './node-checks.ts';
 import { disabledForwarding } from './node-setup.ts';
 import { readBoundedChains } from './preflight/bounded-rules.ts';
@@ -70,7 +71,10 @@ export function createStatusAnswers(context: AgentContext, inputs: StatusInputs)
     nodeName,
     startedAt: Math.round(performance.timeOrigin),
     statusSocket: options.statusSocket,
-    mode: { name: modeDefinition.name, reason: modeReason(options.proxyMode) },
+    mode: {
+      name: modeDefinition.name,
+      reason: modeReason(options.proxyMode, modeDefinition.warning),
+    },
     manifests: options.manifests,
     families: supportedMode.families,
     table,
@@ -121,7 +125,8 @@ function nodePortAddressTest({ nodePorts, status }: AgentContext): (address: str
   };
 }
 
-function modeReason(flag: ProxyMode | undefined): string {
+function modeReason(flag: ProxyMode | undefined, warning: ModeWarning | undefined): string {
+  if (warning !== undefined) return warning.message;
   return flag === undefined
     ? 'the best mode that this node supports; --proxy-mode is unset'
     : `--proxy-mode=${flag}`;

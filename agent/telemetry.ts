@@ -41,6 +41,9 @@ export function startTelemetry(objects: ObjectContext, metricSources: AgentMetri
   );
   const events = new AgentEvents(usedRecorder, nodeName, table);
   events.starting();
+  const { warning } = modeDefinition;
+  if (warning !== undefined) events.modeWarning(warning);
+  metrics.modeFallback.set(warning?.reason === 'ProxyModeFallback' ? 1 : 0);
   const component = 'portwide';
   const pages = metricsHandler({
     registry: metrics.registry,

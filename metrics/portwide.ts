@@ -200,6 +200,10 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
       'portwide_faulty_manifests',
       'Number of manifest files with an error, plus one if the directory cannot be read. Objects read before stay in force.',
     ),
+    modeFallback: gauge(
+      'portwide_proxy_mode_fallback',
+      '1 if the agent uses mode iptables because the node does not support nftables and --proxy-mode is unset, otherwise 0.',
+    ),
     nodeMissing: gauge(
       'portwide_node_missing',
       '1 while the API server has no Node with the name of this node, otherwise 0.',

@@ -8,7 +8,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
 import { Scrape } from '../metrics/scrape.ts';
-import { Agent, IPTABLES_FLAGS } from './agent.ts';
+import { PORTWIDE } from '../portwide.ts';
+import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
@@ -237,5 +238,44 @@ exec ip6tables-nft-restore "$@"
     await feed.double.call('delete', other(83));
     await feed.double.call('put', node);
     await looksLike('it is ready', READY);
+  });
+});
+
+describe('an agent without --proxy-mode on a node without nf_tables', () => {
+  let lab: Lab;
+  let feed: ApiFeed;
+  let agent: Agent;
+  let directory: string;
+  before(async () => {
+    directory = mkdtempSync(join(tmpdir(), 'portwide-no-nft-'));
+    const nft = "#!/bin/sh\necho 'nftables v0.9.0 (Fearless Fosdick)'\n";
+    writeFileSync(join(directory, 'nft'), nft, { mode: 0o755 });
+    lab = await createLab({ pods: 0, remotePods: 0 });
+    feed = await ApiFeed.start(lab);
+    agent = new Agent(lab, { feed, env: { PATH: `${directory}:${process.env.PATH}` } });
+  });
+  after(async () => {
+    await agent?.destroy();
+    await lab?.destroy();
+    rmSync(directory, { recursive: true, force: true });
+  });
+
+  it('says by an Event on the Node, in status and by a metric that it falls back to iptables', async () => {
+    const socket = `--status-socket=${join(directory, 'agent.sock')}`;
+    await agent.start([...AGENT_FLAGS, socket]);
+    const reason = 'nftables is not supported: nft 0.9.0 is too old: 1.0.6 or later is required';
+    const event = await waitFor('the Event', async () =>
+      (await feed.double.call('events')).find((each) => each.reason === 'ProxyModeFallback'),
+    );
+    const { type, action, note, regarding } = event as unknown as Record<string, unknown>;
+    const message = `--proxy-mode is unset and ${reason}; --proxy-mode=iptables keeps this mode without a warning`;
+    assert.deepEqual([type, action, note], ['Warning', 'StartPortwide', message]);
+    assert.partialDeepStrictEqual(regarding, { kind: 'Node', name: 'node' });
+    const { stdout } = await lab.node.exec(PORTWIDE, ['status', socket], { reject: false });
+    assert.match(stdout, new RegExp(`^Mode: +iptables \\(${message}`, 'm'));
+    const look = "console.log(await (await fetch('http://127.0.0.1:10249/metrics')).text())";
+    const script = ['--input-type=module', '-e', look];
+    const metrics = await lab.node.exec(process.execPath, script);
+    assert.equal(new Scrape(metrics.stdout).value('portwide_proxy_mode_fallback'), 1);
   });
 });

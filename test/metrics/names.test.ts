@@ -85,6 +85,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_build_info', 'gauge', ['version']],
   ['portwide_initial_sync_complete', 'gauge', []],
   ['portwide_node_missing', 'gauge', []],
+  ['portwide_proxy_mode_fallback', 'gauge', []],
   ['portwide_faulty_manifests', 'gauge', []],
   ['portwide_services_on_own_ports', 'gauge', []],
   ['portwide_all_ports_services', 'gauge', ['kind']],
