@@ -32,6 +32,7 @@ export const API_VERSIONS: Readonly<Record<Kind, readonly [string, ...string[]]>
   NetworkPolicy: ['networking.k8s.io/v1'],
   AdminNetworkPolicy: ['policy.networking.k8s.io/v1alpha1'],
   BaselineAdminNetworkPolicy: ['policy.networking.k8s.io/v1alpha1'],
+  // v1beta1 has the fields of v1alpha2 and is in no release of network-policy-api yet (v0.2.0).
   ClusterNetworkPolicy: ['policy.networking.k8s.io/v1beta1', 'policy.networking.k8s.io/v1alpha2'],
 };
 
