@@ -39,6 +39,7 @@ export interface ReflectorOptions {
  * rare. A CRD without known objects counts as not installed after the first 404.
  */
 const NOT_FOUND_LIMIT = 3;
+/** Longest wait between these checks. */
 const NOT_INSTALLED_POLL_MS = 60_000;
 /** Milliseconds for a new watch to deliver the expected DELETED event. */
 const DELETED_EVENT_MS = 2000;
@@ -75,6 +76,7 @@ export class Reflector {
   #endWait: () => void = () => {};
   /** Consecutive attempts in which every path of an optional resource returned 404. */
   #notFoundCount = 0;
+  /** Whether the observer was told last that the CRD is not installed. */
   #isNotInstalled = false;
   #isSynced = false;
   readonly #synced = Promise.withResolvers<void>();
@@ -143,6 +145,9 @@ export class Reflector {
           await this.#wait(notInstalledPollMs(this.#notFoundCount, backoff.random), signal);
           continue;
         }
+        // A silent watch may no longer reach the API server, so do not report it as open.
+        if (outcome.failure !== undefined && this.#watch?.state !== 'live')
+          this.#reportWatchOpen(false);
         const step = nextRetry(retry, outcome, backoff.random);
         retry = step.state;
         if (step.mustRelist || (outcome.isSilent && this.#hasMissedEvent()))
@@ -221,8 +226,6 @@ export class Reflector {
       }
       // The old watch has delivered an event meanwhile, so it works: ignore the failed new watch.
       if (current?.state === 'live' && !this.#mustRenew && isApiServerFailure(error)) return;
-      // A silent watch may no longer reach the API server, so do not report it as open.
-      if (current?.state !== 'live') this.#reportWatchOpen(false);
       throw error;
     }
   }
@@ -326,6 +329,7 @@ export class Reflector {
 
   #reportWatchOpen(isOpen: boolean): void {
     this.#isWatching = isOpen;
+    this.#isNotInstalled = false;
     this.#options.observer?.watchOpen(this.kind, isOpen);
   }
 
@@ -428,9 +432,10 @@ export class Reflector {
 }
 
 /**
- * Milliseconds until the next check for a missing CRD: a backoff at first, then about one minute.
+ * Milliseconds until the next check for a missing CRD: a backoff at first, then half a minute to a
+ * minute.
  */
 function notInstalledPollMs(notFoundCount: number, random: () => number): number {
   if (notFoundCount < NOT_FOUND_LIMIT) return jitteredBackoffMs(notFoundCount, random);
-  return Math.round(NOT_INSTALLED_POLL_MS * (0.5 + random()));
+  return Math.round((NOT_INSTALLED_POLL_MS * (1 + random())) / 2);
 }

@@ -9,6 +9,7 @@ import {
   type KubernetesSourceOptions,
 } from '../../../sources/kubernetes/source.ts';
 import type { Source, SourceFault } from '../../../sources/source.ts';
+import { WatchActivity } from '../../../status/watch-activity.ts';
 import {
   ApiServerDouble,
   type DoubleOptions,
@@ -63,6 +64,7 @@ export class SourceFixture {
   readonly notInstalled: string[] = [];
   /** Kinds whose watch was reported as open. */
   readonly watched = new Set<string>();
+  readonly #activity = new WatchActivity();
   /** Milliseconds added to the clock of the source. */
   clockOffset = 0;
   /** HTTP status of each response; undefined without a response. */
@@ -101,7 +103,7 @@ export class SourceFixture {
         this.unreadable.push(object);
       },
       log: { info: log, warn: log },
-      observer: {
+      observer: this.#activity.observing({
         request: ({ code }) => this.codes.push(code),
         watchOpen: (kind, isOpen) => {
           if (isOpen) this.watched.add(kind);
@@ -112,7 +114,7 @@ export class SourceFixture {
         },
         notInstalled: (kind) => this.notInstalled.push(kind),
         watchStalled: (kind) => this.stalled.push(kind),
-      },
+      }),
       timeouts: this.#options.timeouts ?? PATIENT,
       backoff: {
         random: () => 0.5,
@@ -143,6 +145,11 @@ export class SourceFixture {
     } finally {
       await this.double.close();
     }
+  }
+
+  /** Kinds that `portwide status` reports as down, once they are down for long enough. */
+  watchesDown(): string[] {
+    return [...this.#activity.kinds].flatMap(([kind, { isOpen }]) => (isOpen ? [] : [kind]));
   }
 
   faultsNow(): readonly SourceFault[] {

@@ -102,9 +102,12 @@ describe('versions: a resource with two versions', () => {
     // Each attempt sends two requests, the first for the newer version.
     const first = ['list v1beta1', 'list v1alpha2'];
     assert.deepEqual(upgrade.requests().slice(0, 8), [...first, ...first, ...first, ...first]);
-    assert.deepEqual(fixture.delays.slice(0, 3), [1200, 2400, 60_000]);
+    assert.deepEqual(fixture.delays.slice(0, 3), [1200, 2400, 45_000]);
+    assert.deepEqual(fixture.watchesDown(), []);
     await upgrade.serve(OLD);
     await upgrade.has('a');
+    await until('it is watched', () => fixture.watched.has('ClusterNetworkPolicy'));
+    assert.deepEqual(fixture.watchesDown(), []);
   });
 
   it('is watched without interruption when an upgrade adds the newer version or removes the older', async () => {
