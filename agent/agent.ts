@@ -67,7 +67,12 @@ export async function runAgent(
   const monitor = new NftMonitor(timers);
   const served = Promise.withResolvers<void>();
   monitor.waitForLoad(served.promise);
-  const { source, policy } = createInputs(context, startup, monitor, telemetry.connect);
+  const { source, serviceCidrs, policy } = createInputs(
+    context,
+    startup,
+    monitor,
+    telemetry.connect,
+  );
   let mode: StartedMode | undefined;
   const status = await startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),
@@ -82,7 +87,7 @@ export async function runAgent(
   unmapProgram();
   await warnOfSettings(objects);
   mode = await supportedMode.start(podCidrs, monitor, takeover);
-  const serving = await startServing(context, mode, health, served.resolve);
+  const serving = await startServing({ ...context, serviceCidrs }, mode, health, served.resolve);
   // Lists and first rules leave several times their size as garbage.
   const memory = served.promise.then(() => releaseFreeMemory());
 

@@ -1,7 +1,10 @@
 /** Connects the object source to its consumers: the Service tables and network policy. */
+import { objectRef } from '../events/event.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
+import { ServiceCidrs } from '../proxier/service-cidrs.ts';
 import {
   type Resource,
+  SERVICE_CIDRS,
   servingAndPolicyResources,
   servingResources,
 } from '../sources/kubernetes/resources.ts';
@@ -16,15 +19,22 @@ import type { Startup } from './startup.ts';
 /** The resources that the agent lists and watches, or reads from manifests. */
 export function sourceResources({
   nodeName,
+  options,
+  modeDefinition,
   policySupport,
-}: Pick<AgentContext, 'nodeName' | 'policySupport'>): readonly Resource[] {
-  return policySupport === undefined
-    ? servingResources(nodeName)
-    : servingAndPolicyResources(nodeName);
+}: Pick<
+  AgentContext,
+  'nodeName' | 'options' | 'modeDefinition' | 'policySupport'
+>): readonly Resource[] {
+  const serving =
+    policySupport === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName);
+  // Without this gate of Kubernetes 1.31 and 1.32, kube-proxy does not watch ServiceCIDRs.
+  const areWatched = options.featureGates.MultiCIDRServiceAllocator ?? true;
+  return modeDefinition.usesServiceCidrs && areWatched ? [...serving, SERVICE_CIDRS] : serving;
 }
 
 /**
- * @returns the source, not started yet, and network policy if it is enforced.
+ * @returns the source, not started yet, the Service CIDRs, and network policy if it is enforced.
  * @throws NetlinkError
  */
 export function createInputs(
@@ -32,10 +42,21 @@ export function createInputs(
   startup: Startup,
   monitor: NftMonitor,
   onSessions: (open: OpenSession) => void,
-): { source: Source; policy: PolicyAgent | undefined } {
-  const { options, policySupport: support, table, nodeCounter, metrics, log } = context;
-  const { recorder: events } = context;
-  const sinks: ObjectSink[] = [table, nodeCounter];
+): { source: Source; serviceCidrs: ServiceCidrs; policy: PolicyAgent | undefined } {
+  const { options, nodeName, policySupport: support, table, nodeCounter, changes } = context;
+  const { metrics, recorder: events, log } = context;
+  const serviceCidrs = new ServiceCidrs({
+    nodeName,
+    given: options.serviceCidrs,
+    clusterCidr: options.clusterCidr,
+    onChange: () => changes.emit('change'),
+    onIgnored: ({ object, cidr, reason }) => {
+      log.warn({ object: `ServiceCIDR ${object.key}`, cidr, reason }, 'ServiceCIDR is not used');
+      const note = `on node ${nodeName}: ${cidr} ${reason}, so packets to unallocated addresses in it are not dropped`;
+      events.warning(objectRef(object), 'ServiceCIDRIgnored', note);
+    },
+  });
+  const sinks: ObjectSink[] = [table, nodeCounter, serviceCidrs];
   const source = createSource({
     options,
     resources: sourceResources(context),
@@ -48,7 +69,7 @@ export function createInputs(
     },
     onFaultyManifests: (count) => metrics.faultyManifests.set(count),
   });
-  if (support === undefined) return { source, policy: undefined };
+  if (support === undefined) return { source, serviceCidrs, policy: undefined };
   const policy = startPolicy({
     ...context,
     monitor,
@@ -58,5 +79,5 @@ export function createInputs(
     unreadable: () => source.unreadable(),
   });
   sinks.push(policy.sink);
-  return { source, policy };
+  return { source, serviceCidrs, policy };
 }

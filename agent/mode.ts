@@ -75,6 +75,8 @@ export interface ModeDefinition {
   readonly servesOwnedPorts: boolean;
   /** Whether the mode can select an endpoint by a hash of the client. */
   readonly servesConsistentHash: boolean;
+  /** Whether the mode drops packets to addresses in Service CIDRs that no Service has. */
+  readonly usesServiceCidrs: boolean;
   /** Whether the mode writes iptables rules. */
   readonly writesIptablesRules: boolean;
   /** How packets are treated in each IP family. */
@@ -90,6 +92,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     nodePortSelection: nftablesNodePorts,
     servesOwnedPorts: true,
     servesConsistentHash: true,
+    usesServiceCidrs: true,
     writesIptablesRules: false,
     traffic: NFTABLES_TRAFFIC,
   },
@@ -101,6 +104,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
     servesConsistentHash: false,
+    usesServiceCidrs: false,
     writesIptablesRules: true,
     traffic: IPTABLES_TRAFFIC,
   },
@@ -118,6 +122,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
     servesConsistentHash: false,
+    usesServiceCidrs: false,
     writesIptablesRules: true,
     traffic: IPVS_TRAFFIC,
   },

@@ -5,6 +5,7 @@ import { watchAddresses } from '../netlink/route/address-watch.ts';
 import { conntrackTable } from '../proxier/conntrack-table.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
+import type { ServiceCidrs } from '../proxier/service-cidrs.ts';
 import { systemTimers } from '../sync/timers.ts';
 import type { AgentContext } from './context.ts';
 import type { AgentHealth } from './health.ts';
@@ -19,7 +20,7 @@ import { createObserver } from './observer.ts';
  * @throws NetlinkError
  */
 export async function startServing(
-  context: AgentContext,
+  context: AgentContext & { readonly serviceCidrs: ServiceCidrs },
   mode: StartedMode,
   health: AgentHealth,
   onServed: () => void,
@@ -46,6 +47,7 @@ export async function startServing(
         }),
     ),
     nodeIp: nodeIpOverride(options),
+    serviceCidrs: () => context.serviceCidrs.cidrs,
     minSyncPeriod,
     syncPeriod,
     timers: systemTimers,

@@ -11,7 +11,7 @@ export type Protocol = 'TCP' | 'UDP' | 'SCTP';
 export const PROTOCOLS: readonly Protocol[] = ['TCP', 'UDP', 'SCTP'];
 
 export type ServingKind = 'Service' | 'EndpointSlice' | 'Node';
-export type Kind = ServingKind | 'Pod' | 'Namespace' | 'CIDRGroup' | PolicyKind;
+export type Kind = ServingKind | 'ServiceCIDR' | 'Pod' | 'Namespace' | 'CIDRGroup' | PolicyKind;
 /** Kinds needed to serve Services. */
 export const SERVING_KINDS: readonly ServingKind[] = ['Service', 'EndpointSlice', 'Node'];
 /** Kinds needed for network policy, in addition to Node. */
@@ -26,6 +26,7 @@ export const POLICY_KINDS: readonly PolicyObject['kind'][] = [
 ];
 const CLUSTER_KINDS: ReadonlySet<Kind> = new Set<Kind>([
   'Node',
+  'ServiceCIDR',
   'Namespace',
   'CIDRGroup',
   'AdminNetworkPolicy',
@@ -188,5 +189,16 @@ export interface Node {
   readonly taints: readonly string[];
 }
 
+/** A range of cluster IPs (KEP-1880). */
+export interface ServiceCidr {
+  readonly kind: 'ServiceCIDR';
+  readonly key: ObjectKey;
+  readonly name: string;
+  /** Empty if the object has none. */
+  readonly uid: string;
+  /** Canonical, at most one per IP family. */
+  readonly cidrs: readonly string[];
+}
+
 export type ServingObject = Service | EndpointSlice | Node;
-export type ApiObject = ServingObject | PolicyObject;
+export type ApiObject = ServingObject | ServiceCidr | PolicyObject;

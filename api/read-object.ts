@@ -17,6 +17,7 @@ import { readCidrGroup } from './read-networks.ts';
 import { readNode } from './read-node.ts';
 import { readPod } from './read-pod.ts';
 import { readService } from './read-service.ts';
+import { readServiceCidr } from './read-service-cidr.ts';
 
 /**
  * Supported apiVersions of each kind, newest first. The fields have the same meaning in all
@@ -26,6 +27,7 @@ export const API_VERSIONS: Readonly<Record<Kind, readonly [string, ...string[]]>
   Service: ['v1'],
   EndpointSlice: ['discovery.k8s.io/v1'],
   Node: ['v1'],
+  ServiceCIDR: ['networking.k8s.io/v1'],
   Pod: ['v1'],
   Namespace: ['v1'],
   CIDRGroup: ['policy.networking.k8s.io/v1alpha1'],
@@ -40,6 +42,7 @@ const READERS: Readonly<Record<Kind, (raw: unknown) => ApiObject | undefined>> =
   Service: readService,
   EndpointSlice: readEndpointSlice,
   Node: readNode,
+  ServiceCIDR: readServiceCidr,
   Pod: readPod,
   Namespace: readNamespace,
   CIDRGroup: readCidrGroup,

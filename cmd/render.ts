@@ -20,6 +20,7 @@ import { renderScript } from '../ipvs/render.ts';
 import { NftPlan } from '../nftables/plan.ts';
 import { tableScript } from '../nftables/table-script.ts';
 import { RouteTable } from '../proxier/route-table.ts';
+import { ServiceCidrs } from '../proxier/service-cidrs.ts';
 import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import { loadManifestDirectory } from '../sources/manifests/directory.ts';
@@ -61,7 +62,8 @@ export function addRenderCommand(program: Command): void {
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
-  const { objects, problems, warnings } = loadManifestDirectory(options.manifests, SERVING_KINDS);
+  const kinds = [...SERVING_KINDS, 'ServiceCIDR'] as const;
+  const { objects, problems, warnings } = loadManifestDirectory(options.manifests, kinds);
   for (const problem of [...problems, ...warnings]) note(formatProblem(problem));
 
   const table = new RouteTable({
@@ -72,7 +74,18 @@ export function render(options: RenderOptions, note: (line: string) => void): st
     warnsOfMismatches: true,
     onChange: () => {},
   });
-  for (const { object } of objects) table.upsert(object);
+  const serviceCidrs = new ServiceCidrs({
+    nodeName: effectiveNodeName(options),
+    given: options.serviceCidrs,
+    clusterCidr: options.clusterCidr,
+    onChange: () => {},
+    onIgnored: ({ object, cidr, reason }) =>
+      note(`ServiceCIDR ${object.key}: ${cidr} is not used: ${reason}`),
+  });
+  for (const { object } of objects) {
+    table.upsert(object);
+    serviceCidrs.upsert(object);
+  }
   const addresses = nodeAddresses(options, table.node?.addresses ?? []);
   table.setNodeAddresses(new Set(addresses));
   const { routes, refusals } = table.takeChanges();
@@ -90,6 +103,7 @@ export function render(options: RenderOptions, note: (line: string) => void): st
     podCidrs: table.node?.podCIDRs ?? [],
     addresses: { addresses: ofFamily, primary: ofFamily.slice(0, 1) },
     routes: routes.upserts.filter((route) => route.family === options.ipFamily),
+    serviceCidrs: serviceCidrs.cidrs.filter((cidr) => familyOf(cidr) === options.ipFamily),
     note,
   });
 }
@@ -105,13 +119,15 @@ interface Rendering {
   readonly podCidrs: readonly string[];
   readonly addresses: NodeAddresses;
   readonly routes: readonly Route[];
+  readonly serviceCidrs: readonly string[];
   readonly note: (line: string) => void;
 }
 
 const RENDER: Readonly<Record<ProxyMode, (rendering: Rendering) => string>> = {
-  nftables({ options, podCidrs, addresses, routes, note }) {
+  nftables({ options, podCidrs, addresses, routes, serviceCidrs, note }) {
     const plan = new NftPlan(nftablesOptions(options, options.ipFamily, podCidrs, note));
     plan.setNodeAddresses(addresses);
+    plan.setServiceCidrs(serviceCidrs);
     plan.update(routes, []);
     const elements = [...plan.snapshot()].flatMap((each) => each.elements);
     return tableScript(plan.chains(), elements, options.ipFamily);

@@ -55,7 +55,11 @@ export function addValidateCommand(program: Command): void {
  * @throws ManifestDirectoryError
  */
 export function validate(directory: string, gates: FeatureGates) {
-  const loaded = loadManifestDirectory(directory, [...SERVING_KINDS, ...POLICY_KINDS]);
+  const loaded = loadManifestDirectory(directory, [
+    ...SERVING_KINDS,
+    'ServiceCIDR',
+    ...POLICY_KINDS,
+  ]);
   const table = new RouteTable({
     nodeName: '',
     allPortsEnabled: gates.AllPorts,

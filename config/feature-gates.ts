@@ -24,10 +24,11 @@ export const PAGE_GATES: Readonly<Record<string, boolean>> = {
   ComponentStatusz: true,
 };
 
-/** kube-proxy's gates of proxy modes, see `optionConflicts`, and of node ports on localhost in mode nftables. */
+/** kube-proxy's gates of proxy modes, see `optionConflicts`, and of what mode nftables does. */
 const MODE_GATES: readonly string[] = [
   'KubeProxyIPVS',
   'KubeProxyNFTablesLocalhostNodePorts',
+  'MultiCIDRServiceAllocator',
   'NFTablesProxyMode',
 ];
 

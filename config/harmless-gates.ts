@@ -11,7 +11,6 @@ export const KUBE_PROXY_GATES: Readonly<Record<string, string>> = {
   LoggingAlphaOptions: 'log',
   LoggingBetaOptions: 'log',
   MinimizeIPTablesRestore: 'the form of writes',
-  MultiCIDRServiceAllocator: 'allocation of cluster IPs',
   NFTablesNetlink: 'the form of writes',
   NativeHistograms: 'metrics',
   WatchListClient: 'the form of lists',

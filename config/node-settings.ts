@@ -151,7 +151,8 @@ export const NODE_SETTINGS = {
     type: cidrs,
     default: [],
     defaultText: 'none',
-    help: 'CIDRs of cluster IPs; packets to cluster IPs that no Service uses are dropped',
+    help: 'CIDRs of cluster IPs, in addition to ServiceCIDRs; packets to addresses in them that no Service has are dropped',
+    details: 'For API servers before Kubernetes 1.33. See [Service CIDRs](node.md#service-cidrs).',
   }),
   ipvsScheduler: setting('ipvs', {
     field: 'ipvs.scheduler',

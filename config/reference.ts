@@ -85,6 +85,7 @@ Gate|Default|Meaning
 \`KubeProxyIPVS\`|true|false: the agent does not start in mode ipvs
 \`NFTablesProxyMode\`|true|false: the agent does not start in mode nftables; set \`--proxy-mode\`
 \`KubeProxyNFTablesLocalhostNodePorts\`|true|false: mode nftables serves no [node ports on localhost](node.md#node-ports-on-localhost)
+\`MultiCIDRServiceAllocator\`|true|false: mode nftables does not watch ServiceCIDRs
 \`ComponentStatusz\`, \`ComponentFlagz\`|true|control \`/statusz\` and \`/flagz\`
 
 The agent always does what these gates of kube-proxy enable; \`false\` is an error:

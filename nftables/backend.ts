@@ -117,6 +117,10 @@ export class NftBackend implements Backend {
     this.#plan.setNodeAddresses(nodeAddresses);
   }
 
+  setServiceCidrs(cidrs: readonly string[]): void {
+    this.#plan.setServiceCidrs(cidrs);
+  }
+
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
     this.#plan.update(upserts, removals);
   }
@@ -165,7 +169,7 @@ export class NftBackend implements Backend {
       options: this.#options,
       isNodePortAddress: (address) => this.#plan.nodePortAddresses.includes(address),
       proxiesLocalhost: this.#options.rejectsOnLocalhost,
-      serviceCidrs: this.#options.serviceCidrs,
+      serviceCidrs: this.#plan.serviceCidrs,
     };
   }
 

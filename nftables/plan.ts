@@ -19,7 +19,11 @@ import { type CompiledNftPlan, compileSteps, EMPTY_NFT_PLAN, type VipSharing } f
 import { elementId, type MapElement } from './element.ts';
 import { elementDiffSteps, isRemovedFirst } from './element-diff.ts';
 import { isReferenceCounted } from './maps.ts';
-import { type StaticChainOptions, staticServiceChains } from './static-chains.ts';
+import {
+  CLUSTER_IPS_CHAIN,
+  type StaticChainOptions,
+  staticServiceChains,
+} from './static-chains.ts';
 
 /** Elements in one part of a snapshot. */
 const SNAPSHOT_PART = 256;
@@ -44,7 +48,7 @@ export interface AppliedRoute extends CompiledNftPlan {
 
 /** The changes from the applied state to the desired state. */
 export interface PlanDiff {
-  /** Chains that the kernel does not have yet. */
+  /** Chains that the kernel does not have yet, or not with these rules. */
   readonly chains: readonly NftChain[];
   /** Dispatch elements, node port addresses, and elements that an addition replaces or overlaps. See `phases.ts`. */
   readonly deletes: readonly MapElement[];
@@ -65,6 +69,8 @@ export interface PlanDiff {
 export class NftPlan {
   readonly #options: NftPlanOptions;
   #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
+  #serviceCidrs: readonly string[];
+  #appliedServiceCidrs: readonly string[] = [];
   readonly #desired = new Map<string, PlannedRoute>();
   /** Routes that the kernel has, once the last diff or snapshot is written. */
   #applied = new Map<string, PlannedRoute>();
@@ -82,6 +88,16 @@ export class NftPlan {
 
   constructor(options: NftPlanOptions) {
     this.#options = options;
+    this.#serviceCidrs = options.serviceCidrs;
+  }
+
+  /** The CIDRs of cluster IPs: packets to addresses in them that no Service has are dropped. */
+  get serviceCidrs(): readonly string[] {
+    return this.#serviceCidrs;
+  }
+
+  setServiceCidrs(cidrs: readonly string[]): void {
+    this.#serviceCidrs = cidrs;
   }
 
   setNodeAddresses(nodeAddresses: NodeAddresses): void {
@@ -201,7 +217,7 @@ export class NftPlan {
     adds.push(...ips.filter((ip) => !appliedIps.includes(ip)).map(nodePortIpElement));
     deletes.push(...appliedIps.filter((ip) => !ips.includes(ip)).map(nodePortIpElement));
     return {
-      chains: this.#registerChains(chains),
+      chains: [...this.#changedStaticChains(), ...this.#registerChains(chains)],
       deletes,
       adds,
       cleanup: [...addresses, ...cleanup],
@@ -222,6 +238,7 @@ export class NftPlan {
     this.#references = new Map();
     this.#chains = new Map(this.#staticChains().map((chain) => [chain.name, chain]));
     this.#appliedNodePortIps = this.nodePortAddresses;
+    this.#appliedServiceCidrs = this.#serviceCidrs;
     yield { elements: this.#appliedNodePortIps.map(nodePortIpElement) };
     for (const planned of [...this.#applied.values()]) {
       const steps = this.#compileSteps(planned);
@@ -277,7 +294,15 @@ export class NftPlan {
   }
 
   #staticChains(): NftChain[] {
-    return staticServiceChains(this.#options);
+    return staticServiceChains({ ...this.#options, serviceCidrs: this.#serviceCidrs });
+  }
+
+  #changedStaticChains(): NftChain[] {
+    if (isDeepStrictEqual(this.#appliedServiceCidrs, this.#serviceCidrs)) return [];
+    this.#appliedServiceCidrs = this.#serviceCidrs;
+    const changed = this.#staticChains().filter(({ name }) => name === CLUSTER_IPS_CHAIN);
+    for (const chain of changed) this.#chains.set(chain.name, chain);
+    return changed;
   }
 
   #registerChains(chains: readonly NftChain[]): NftChain[] {

@@ -47,6 +47,9 @@ import {
 /** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
 export const TABLE = 'portwide';
 
+/** Name of the chain that rejects or drops packets to cluster IPs; its rules depend on the Service CIDRs. */
+export const CLUSTER_IPS_CHAIN = 'cluster-ips-check';
+
 /** Settings and the IP family that the static rules depend on. */
 export interface StaticChainOptions extends ChainOptions {
   /**
@@ -122,7 +125,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
       [isNodePort, verdictMap([protocol, port], 'no-endpoint-node-ports')],
     ]),
     // Not in hook input: the node may hold the VIP and listen on it (NodeLocal DNSCache).
-    chain('cluster-ips-check', [
+    chain(CLUSTER_IPS_CHAIN, [
       [verdict({ kind: 'jump', chain: 'service-endpoints-check' })],
       [inSet([destination], 'cluster-ips'), goTo(REJECT_CHAIN)],
       ...options.serviceCidrs.map((cidr) => [parts.destinationIs(cidr), DROP]),
@@ -140,8 +143,8 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
       [hasMarkBit(masqueradeBit), clearMarkBit(masqueradeBit), MASQUERADE],
     ]),
     base('filter-input', 'filter hook input priority filter', onNew('service-endpoints-check')),
-    base('filter-forward', 'filter hook forward priority filter', onNew('cluster-ips-check')),
-    base('filter-output', 'filter hook output priority filter', onNew('cluster-ips-check')),
+    base('filter-forward', 'filter hook forward priority filter', onNew(CLUSTER_IPS_CHAIN)),
+    base('filter-output', 'filter hook output priority filter', onNew(CLUSTER_IPS_CHAIN)),
     ...(options.usesFlowtable ? flowtableChains(family) : []),
   ];
 }

@@ -4,6 +4,7 @@ import { compareText } from '../api/collections.ts';
 import { type EndpointSlice, IP_FAMILIES, type Node, type Service } from '../api/objects.ts';
 import type { ProxyMode } from '../config/node-settings.ts';
 import type { NodeOptions } from '../config/settings.ts';
+import { otherAddressesIn } from '../services/service-cidrs.ts';
 import type { Access, ReviewedAccess } from '../sources/kubernetes/access-review.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
@@ -71,8 +72,9 @@ export function checkAccess(access: Fact<readonly ReviewedAccess[]>): CheckResul
     const verbs = requests.map(({ verb }) => verb).join(', ');
     const group = requests[0]?.group ?? '';
     const seen = `not allowed: ${verbs} ${resource}`;
-    // Without Events the agent serves Services all the same.
-    if (group === 'events.k8s.io') return warn('RBAC', seen, 'bind the ClusterRole portwide');
+    // Without Events and ServiceCIDRs the agent serves Services all the same.
+    if (group === 'events.k8s.io' || requests[0]?.resource === 'servicecidrs')
+      return warn('RBAC', seen, 'bind the ClusterRole portwide');
     const role = isPolicyResource(requests) ? 'portwide-network-policy' : 'portwide';
     return fail('RBAC', seen, `apply and bind ClusterRole ${role}, which has this rule`);
   });
@@ -217,12 +219,11 @@ export function checkServiceCidrs(
   if ('notSeen' in objects) return [notSeen(name, { notSeen: 'no objects could be read' })];
   const { node, services } = objects.value;
   const contains = (address: string) => serviceCidrs.some((cidr) => cidrContains(cidr, address));
-  const wrong = [
-    ...(node?.addresses ?? []).filter(contains).map((address) => `node address ${address}`),
-    ...[...(node?.podCIDRs ?? []), ...clusterCidr]
-      .filter((cidr) => serviceCidrs.some((other) => cidrsOverlap(cidr, other)))
-      .map((cidr) => `pod CIDR ${cidr}`),
-  ];
+  const others = {
+    nodeAddresses: node?.addresses ?? [],
+    podCidrs: [...(node?.podCIDRs ?? []), ...clusterCidr],
+  };
+  const wrong = [...new Set(serviceCidrs.flatMap((cidr) => otherAddressesIn(cidr, others)))];
   const given = `--service-cidrs=${serviceCidrs.join(',')}`;
   if (wrong.length > 0) {
     const action =
@@ -238,24 +239,7 @@ export function checkServiceCidrs(
     const action = "set --service-cidrs to the API server's --service-cluster-ip-range";
     return [fail(name, seen, action)];
   }
-  const unlisted =
-    'notSeen' in ranges
-      ? []
-      : ranges.value.filter((cidr) => families.has(familyOf(cidr)) && !serviceCidrs.includes(cidr));
-  return unlisted.length === 0
-    ? [ok(name, `${given} contains all cluster IPs; ${shown}`)]
-    : [
-        warn(
-          name,
-          `${given} lacks ServiceCIDR ${unlisted.join(', ')}`,
-          'add it to --service-cidrs',
-        ),
-      ];
-}
-
-function cidrsOverlap(a: string, b: string): boolean {
-  const [first = '', second = ''] = [a, b].map((cidr) => cidr.split('/')[0]);
-  return cidrContains(a, second) || cidrContains(b, first);
+  return [ok(name, `${given} contains all cluster IPs; ${shown}`)];
 }
 
 function shortList(items: readonly string[]): string {

@@ -44,6 +44,8 @@ export interface Backend {
   readonly family: IpFamily;
   setNodeAddresses(nodeAddresses: NodeAddresses): void;
   update(upserts: Iterable<Route>, removals: Iterable<string>): void;
+  /** Sets the CIDRs of cluster IPs. Implemented by modes that drop packets to cluster IPs that no Service has. */
+  setServiceCidrs?(cidrs: readonly string[]): void;
   /**
    * Reports Services that are now refused as a whole (true), or no longer refused because they are served or
    * deleted (false). Call it before the `update` that changes Routes of a reported Service. Implemented by modes in

@@ -78,6 +78,7 @@ export class FamilyProxier {
   /** By Route id. */
   #localhostNodePorts = new Map<string, LocalhostNodePort>();
   #nodeAddresses: NodeAddresses = { addresses: [], primary: [] };
+  #serviceCidrs: readonly string[] | undefined;
   #triggerTimes: readonly number[] = [];
   #services = new Set<ObjectKey>();
   #dirty = true;
@@ -112,6 +113,15 @@ export class FamilyProxier {
     this.backend.setNodeAddresses(nodeAddresses);
     this.#dirty = true;
     return true;
+  }
+
+  /** See `Backend.setServiceCidrs`. */
+  setServiceCidrs(cidrs: readonly string[]): void {
+    if (this.backend.setServiceCidrs === undefined) return;
+    if (isDeepStrictEqual(cidrs, this.#serviceCidrs)) return;
+    this.#serviceCidrs = cidrs;
+    this.backend.setServiceCidrs(cidrs);
+    this.#dirty = true;
   }
 
   /** See `Backend.setRefusedServices`. */

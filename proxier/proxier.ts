@@ -16,6 +16,8 @@ export interface ProxierOptions {
   readonly families: readonly FamilyProxier[];
   /** IP of this node (`--bind-address`); replaces the Node object's address of the same family. */
   readonly nodeIp?: string | undefined;
+  /** The CIDRs of cluster IPs, of both families; none by default. */
+  readonly serviceCidrs?: () => readonly string[];
   /** Rate limit: average milliseconds between two syncs of a family, see `LoopOptions.minPeriod`. */
   readonly minSyncPeriod: number;
   /** Milliseconds between two checks for drift. */
@@ -161,7 +163,7 @@ export class Proxier {
 
   /** Passes all pending changes to the families. */
   async #propagateChanges(): Promise<void> {
-    const { table, families, observer, nodeIp } = this.#options;
+    const { table, families, observer, nodeIp, serviceCidrs } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
       const own = (list: readonly string[]) =>
@@ -174,6 +176,7 @@ export class Proxier {
       const nodeAddresses = { addresses, primary };
       if (family.setNodeAddresses(nodeAddresses))
         observer.nodeAddresses(family.family, nodeAddresses);
+      if (serviceCidrs !== undefined) family.setServiceCidrs(own(serviceCidrs()));
     }
     while (table.hasChanges) {
       const { routes, refused, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);

@@ -7,7 +7,11 @@ import {
   type ReviewedAccess,
   reviewAccess,
 } from '../../sources/kubernetes/access-review.ts';
-import { servingAndPolicyResources, servingResources } from '../../sources/kubernetes/resources.ts';
+import {
+  SERVICE_CIDRS,
+  servingAndPolicyResources,
+  servingResources,
+} from '../../sources/kubernetes/resources.ts';
 import { readOnce } from '../../sources/read-once.ts';
 
 /** Lists the objects once. @throws UserError */
@@ -30,7 +34,7 @@ export function readAccess(options: RunOptions, nodeName: string): Promise<Revie
   const resources = options.networkPolicy
     ? servingAndPolicyResources(nodeName)
     : servingResources(nodeName);
-  return reviewAccess(options, accessOf(resources));
+  return reviewAccess(options, accessOf([...resources, SERVICE_CIDRS]));
 }
 
 /** The CIDRs of ServiceCIDR objects. @throws Error with --manifests */

@@ -59,7 +59,7 @@ export function reviewAccess(
 }
 
 /**
- * The CIDRs of all ServiceCIDR objects (Kubernetes 1.33), which the agent itself does not read.
+ * The CIDRs of all ServiceCIDR objects (Kubernetes 1.33).
  * @throws ClusterConfigError, ApiError, ConnectionError, MalformedResponse
  */
 export function listServiceCidrs(cluster: ClusterOptions): Promise<string[]> {

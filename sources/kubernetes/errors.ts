@@ -23,6 +23,10 @@ export class ApiError extends Error {
   /**
    * Whether the path or the object does not exist. A CRD, or a version of it, may not be installed.
    */
+  get isForbidden(): boolean {
+    return this.code === 403;
+  }
+
   get isNotFound(): boolean {
     return this.code === 404;
   }

@@ -381,13 +381,15 @@ export class Reflector {
   }
 
   /**
-   * Handles a 404 for an optional resource. While an API server starts, it or a proxy may return 404
+   * Handles a 404, or a 403 if the agent may lack the right, for an optional resource. While an API server starts, it or a proxy may return 404
    * for an existing CRD, so objects in force are only removed after several such responses.
    * @returns whether the resource counts as not installed.
    */
   #handleNotFound(failure: ApiServerFailure | undefined): boolean {
     const { resource, log, observer } = this.#options;
-    const isMissing = failure instanceof ApiError && failure.isNotFound;
+    const isForbidden =
+      resource.mayBeForbidden === true && failure instanceof ApiError && failure.isForbidden;
+    const isMissing = isForbidden || (failure instanceof ApiError && failure.isNotFound);
     this.#notFoundCount = resource.optional === true && isMissing ? this.#notFoundCount + 1 : 0;
     if (this.#notFoundCount === 0) return false;
     this.#version = undefined;
@@ -399,6 +401,11 @@ export class Reflector {
     const hint = 'install the CRD in a version that the agent supports';
     if (objects > 0)
       log.warn({ kind, objects, hint }, 'CRD is no longer served; its objects are no longer used');
+    else if (isForbidden && !this.#isNotInstalled)
+      log.warn(
+        { kind, hint: "update the agent's ClusterRole" },
+        'may not be listed; going on without, and checking again periodically',
+      );
     else if (!this.#isNotInstalled)
       log.info({ kind }, 'CRD is not installed; checking again periodically');
     if (!this.#isNotInstalled) observer?.notInstalled(this.kind);

@@ -11,10 +11,12 @@ export interface Resource {
   /** `labelSelector`, `fieldSelector`. */
   readonly selectors: QueryParameters;
   /**
-   * Whether the resource belongs to a CRD that may not be installed. The resource then counts as
-   * empty.
+   * Whether the resource may not exist: a CRD that is not installed, or an API that older servers
+   * lack. The resource then counts as empty.
    */
   readonly optional?: boolean;
+  /** Whether an optional resource counts as empty, too, while the agent may not read it. */
+  readonly mayBeForbidden?: boolean;
 }
 
 /** Observes the watches of each kind, for metrics. */
@@ -57,6 +59,16 @@ export function servingResources(nodeName: string): Resource[] {
     resource('Node', { fieldSelector: `metadata.name=${nodeName}` }),
   ];
 }
+
+/**
+ * ServiceCIDRs, which API servers have since Kubernetes 1.33. The agent serves without them, also when
+ * it is newer than its ClusterRole.
+ */
+export const SERVICE_CIDRS: Resource = {
+  ...resource('ServiceCIDR'),
+  optional: true,
+  mayBeForbidden: true,
+};
 
 /**
  * All Services. kube-proxy's selectors exclude Services that only DNS uses and Services of other

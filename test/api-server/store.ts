@@ -28,6 +28,12 @@ export const RESOURCES: readonly ResourceType[] = [
     apiVersion: 'networking.k8s.io/v1',
     namespaced: true,
   },
+  {
+    name: 'servicecidrs',
+    kind: 'ServiceCIDR',
+    apiVersion: 'networking.k8s.io/v1',
+    namespaced: false,
+  },
   ...policyCrds('v1alpha1', {
     adminnetworkpolicies: 'AdminNetworkPolicy',
     baselineadminnetworkpolicies: 'BaselineAdminNetworkPolicy',

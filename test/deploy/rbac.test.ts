@@ -4,6 +4,7 @@ import { EventRecorder } from '../../events/recorder.ts';
 import type { Resource } from '../../sources/kubernetes/resources.ts';
 import {
   dnsResources,
+  SERVICE_CIDRS,
   servingAndPolicyResources,
   servingResources,
 } from '../../sources/kubernetes/resources.ts';
@@ -58,7 +59,7 @@ async function requested(
 
 describe('rbac: ClusterRole', () => {
   it("the role of the agent allows exactly the agent's requests", async () => {
-    assert.deepEqual(await requested(servingResources('node')), allowed(BASE));
+    assert.deepEqual(await requested([...servingResources('node'), SERVICE_CIDRS]), allowed(BASE));
   });
 
   it('the role of the DNS server allows exactly its requests', async () => {
@@ -66,7 +67,7 @@ describe('rbac: ClusterRole', () => {
   });
 
   it('the role of network policy adds exactly the requests of --network-policy', async () => {
-    const policy = await requested(servingAndPolicyResources('node'));
+    const policy = await requested([...servingAndPolicyResources('node'), SERVICE_CIDRS]);
     // Sorted without duplicates; nothing of the base is repeated.
     assert.deepEqual(policy, allowed(BASE, POLICY));
   });

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { nftRuleText } from '../../nft/rule.ts';
 import type { MapElement } from '../../nftables/element.ts';
 import { NftPlan, type NftPlanOptions, type PlanDiff } from '../../nftables/plan.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
@@ -300,6 +301,25 @@ describe('plan: diffs of map elements', () => {
     plan.diff();
     snapshot(plan);
     assert.equal([...plan.chains()].length, staticNames.size, 'unused chains are not kept');
+  });
+
+  it('rewrites the check of cluster IPs when the Service CIDRs change, and nothing else', () => {
+    const plan = newPlan();
+    snapshot(plan);
+    plan.setServiceCidrs(['10.96.0.0/16']);
+    assert.deepEqual(plan.diff().chains, []);
+    plan.setServiceCidrs(['10.97.0.0/16']);
+    const { chains, adds, deletes } = plan.diff();
+    assert.deepEqual(
+      chains.map(({ name, rules }) => [name, rules.map(nftRuleText).at(-1)]),
+      [['cluster-ips-check', 'ip daddr 10.97.0.0/16 drop']],
+    );
+    assert.deepEqual([adds, deletes], [[], []]);
+    assert.equal(
+      [...plan.chains()].find(({ name }) => name === 'cluster-ips-check'),
+      chains[0],
+    );
+    assert.deepEqual(plan.diff().chains, []);
   });
 
   it('finds the Service port of an element', () => {

@@ -60,6 +60,10 @@ export const CLUSTER_CASES: readonly Case[] = [
           { verb: 'watch', group: 'discovery.k8s.io', resource: 'endpointslices', allowed: false },
           { verb: 'list', group: '', resource: 'pods', allowed: false },
           { verb: 'patch', group: 'events.k8s.io', resource: 'events', allowed: false },
+          {
+            ...{ verb: 'list', group: 'networking.k8s.io', resource: 'servicecidrs' },
+            allowed: false,
+          },
         ],
       },
     },
@@ -67,6 +71,7 @@ export const CLUSTER_CASES: readonly Case[] = [
     /^fail RBAC not allowed: list, watch endpointslices\.discovery\.k8s\.io/,
     /^fail RBAC not allowed: list pods -> .*portwide-network-policy/,
     /^warn RBAC not allowed: patch events\.events\.k8s\.io/,
+    /^warn RBAC not allowed: list servicecidrs\.networking\.k8s\.io/,
   ],
   [
     'wrong cluster CIDR, pod CIDR',
@@ -162,7 +167,6 @@ export const CLUSTER_CASES: readonly Case[] = [
       options: optionsWith({ serviceCidrs: ['10.96.0.0/12'] }),
       serviceRanges: { value: ['10.96.0.0/12', '10.50.0.0/16'] },
     },
-    /^warn Service CIDRs .* lacks ServiceCIDR 10\.50\.0\.0\/16/,
   ],
   [
     'Service CIDR in mode iptables',

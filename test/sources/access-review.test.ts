@@ -9,7 +9,11 @@ import {
   reviewAccess,
 } from '../../sources/kubernetes/access-review.ts';
 import { ApiError, MalformedResponse } from '../../sources/kubernetes/errors.ts';
-import { servingAndPolicyResources, servingResources } from '../../sources/kubernetes/resources.ts';
+import {
+  SERVICE_CIDRS,
+  servingAndPolicyResources,
+  servingResources,
+} from '../../sources/kubernetes/resources.ts';
 import { allowedRequests, BASE_ROLE, POLICY_ROLE } from '../deploy/roles.ts';
 
 describe('access review', () => {
@@ -39,9 +43,10 @@ describe('access review', () => {
       accessOf(...args)
         .map(({ verb, group, resource }) => `${verb} ${group}/${resource}`)
         .sort();
-    assert.deepEqual(requests(servingResources('node')), allowedRequests(BASE_ROLE));
+    const base = [...servingResources('node'), SERVICE_CIDRS];
+    assert.deepEqual(requests(base), allowedRequests(BASE_ROLE));
     assert.deepEqual(
-      requests(servingAndPolicyResources('node')),
+      requests([...servingAndPolicyResources('node'), SERVICE_CIDRS]),
       allowedRequests(BASE_ROLE, POLICY_ROLE),
     );
   });

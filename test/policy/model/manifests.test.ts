@@ -17,7 +17,9 @@ const HEADS = {
 
 function read(document: string): TestObject {
   const object = readObject(parse(document), POLICY_KINDS);
-  assert.ok(object !== undefined && object.kind !== 'Service' && object.kind !== 'EndpointSlice');
+  assert.ok(object !== undefined);
+  assert.ok(object.kind !== 'Service' && object.kind !== 'EndpointSlice');
+  assert.ok(object.kind !== 'ServiceCIDR');
   return object;
 }
 
