@@ -5,6 +5,7 @@ import { HealthCheckServers } from '../health/health-check-servers.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { proxyHandler } from '../health/response.ts';
 import type { Metrics } from '../metrics/metrics.ts';
+import { Connections } from '../process/connections.ts';
 import { Listener } from '../process/listener.ts';
 import type { DebugLog } from '../process/log.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
@@ -32,6 +33,11 @@ type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
 
 /** As in kube-proxy: unhealthy when a change has been queued for this many sync periods. */
 const TIMEOUT_SYNC_PERIODS = 2;
+/**
+ * Of all health servers: a Service may have its own health check node port, so limits for each port would bound nothing. Load
+ * balancers may keep some connections to each port.
+ */
+const CONNECTION_LIMITS = { total: 256, perClient: 10 };
 const NO_ADDRESSES: NodeAddresses = { addresses: [], primary: [] };
 
 /** Creates the health state behind `/healthz` and `/livez`. */
@@ -61,6 +67,7 @@ export function proxyHealth(
 export function startHealth(given: AgentHealthOptions) {
   const { options, events, metrics, log } = given;
   const proxy = proxyHealth(given);
+  const connections = new Connections(CONNECTION_LIMITS);
   const failures = new RepeatedFailures(log);
   const recovered = (message: string) => (service: ObjectKey, port: number, host: string) =>
     failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
@@ -69,7 +76,7 @@ export function startHealth(given: AgentHealthOptions) {
     // A family that never syncs becomes unhealthy by its timeout.
     isProxyHealthy: () => proxy.report().healthy,
     listen: ({ address, ...callbacks }) =>
-      new Listener({ listen: address, ...callbacks, timers: systemTimers }),
+      new Listener({ listen: address, ...callbacks, connections, timers: systemTimers }),
     onBindFailure: (service, port, error, host) => {
       const key = `${service} ${host} ${port}`;
       const details = { service, port, err: error };
@@ -92,7 +99,7 @@ export function startHealth(given: AgentHealthOptions) {
     );
   };
   for (const family of IP_FAMILIES) setNodeAddresses(family, NO_ADDRESSES);
-  const listener = serveProxyHealth(given, proxy);
+  const listener = serveProxyHealth(given, proxy, connections);
   return {
     begin: (families: readonly IpFamily[]) => proxy.begin(families),
     queued: (family: IpFamily) => proxy.queued(family),
@@ -115,6 +122,7 @@ export type AgentHealth = ReturnType<typeof startHealth>;
 function serveProxyHealth(
   { options, events, metrics, log }: AgentHealthOptions,
   proxy: ProxyHealth,
+  connections: Connections,
 ): Listener | undefined {
   const { healthzBindAddress, bindAddressHardFail: hardFail } = options;
   if (healthzBindAddress === undefined) return undefined;
@@ -123,6 +131,7 @@ function serveProxyHealth(
   const onFailure = (error: Error) => events.startFailed('FailedToStartProxierHealthcheck', error);
   return startHttpServer('--healthz-bind-address', healthzBindAddress, handler, {
     hardFail,
+    connections,
     log,
     onFailure,
   });

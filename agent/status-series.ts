@@ -1,5 +1,6 @@
 /** Samples the time series of the status API. */
 import { readFileSync } from 'node:fs';
+import { residentMemory } from '../process/free-memory.ts';
 import { SAMPLE_INTERVAL, type Sample } from '../status/series.ts';
 import { callPeriodically, systemTimers } from '../sync/timers.ts';
 import type { AgentContext } from './context.ts';
@@ -22,7 +23,7 @@ function readSample({ table, status: { syncs } }: SampledContext): Sample {
     services: table.serviceCount,
     endpoints: table.routeCounts.endpoints,
     cpuSeconds: (user + system) / 1e6,
-    memory: process.memoryUsage.rss(),
+    memory: residentMemory(),
   };
 }
 

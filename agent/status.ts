@@ -28,12 +28,6 @@ export function createStatusActivity(): StatusActivity {
   };
 }
 
-/**
- * Connections to `--status-bind-address`: processes of the node must not use up the file descriptors of the agent. Servers
- * of probes have no such limit, because idle connections of others would shut probes out.
- */
-const MAX_CONNECTIONS = 256;
-
 /** Starts the servers of `--status-socket` and `--status-bind-address`. A failure is logged and retried. */
 export async function startStatus(
   context: AgentContext,
@@ -83,7 +77,6 @@ function serveAddress(
   if (address === undefined) return [];
   const server = startHttpServer('--status-bind-address', address, handler(address.host), {
     hardFail: options.bindAddressHardFail,
-    maxConnections: MAX_CONNECTIONS,
     log,
     onFailure: (error) => events.startFailed('FailedToStartStatusServer', error),
   });

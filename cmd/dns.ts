@@ -5,6 +5,7 @@ import { configureDns } from '../config/configure-dns.ts';
 import { DNS_SETTINGS } from '../config/dns-settings.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { createLog } from '../process/log.ts';
+import { surviveShortages } from '../process/shortage.ts';
 
 export function addDnsCommand(program: Command): void {
   const command = program
@@ -16,6 +17,7 @@ export function addDnsCommand(program: Command): void {
 async function run(texts: FlagTexts): Promise<void> {
   const options = configureDns(texts);
   const log = createLog(options);
+  surviveShortages(log);
   await runDnsServer(options, log);
   process.exit(0);
 }

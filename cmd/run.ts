@@ -6,6 +6,7 @@ import { loadConfiguration } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import { createLog } from '../process/log.ts';
+import { surviveShortages } from '../process/shortage.ts';
 import { addVersionFlag } from './version.ts';
 
 export function addRunCommand(program: Command): void {
@@ -18,6 +19,7 @@ export function addRunCommand(program: Command): void {
 async function run(texts: FlagTexts): Promise<void> {
   const loaded = await loadConfiguration(texts);
   const log = createLog(loaded.options);
+  surviveShortages(log);
   for (const warning of loaded.warnings) {
     log.warn({ setting: warning.subject }, warning.message);
   }

@@ -1,13 +1,12 @@
 /** DNS over TCP: messages with a length prefix (RFC 1035, 4.2.2; RFC 7766). */
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
+import { type ConnectionLimits, Connections } from '../process/connections.ts';
 import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
 
 type Answerer = (query: Buffer) => Buffer | undefined | Promise<Buffer | undefined>;
 
-export interface TcpLimits {
-  /** Upper bound over all clients. Beyond it, the connection idle for longest is closed. */
-  readonly connections: number;
+export interface TcpLimits extends ConnectionLimits {
   /** Milliseconds without a complete query after which a connection is closed. */
   readonly idle: number;
   /** Upper bound on queries per connection that wait for an upstream resolver. */
@@ -15,32 +14,32 @@ export interface TcpLimits {
 }
 
 /** Default limits. RFC 7766, 6.2.3 recommends an idle timeout of a few seconds. */
-export const TCP_LIMITS: TcpLimits = { connections: 1000, idle: 10_000, pendingQueries: 32 };
+export const TCP_LIMITS: TcpLimits = {
+  total: 1000,
+  perClient: 10,
+  idle: 10_000,
+  pendingQueries: 32,
+};
 
 /** Connections of all listening sockets. */
 export class TcpConnections {
   readonly #limits: TcpLimits;
-  /** Ordered by last query, oldest first. */
+  readonly #bounded: Connections;
   readonly #connections = new Set<Connection>();
 
   constructor(limits: TcpLimits) {
     this.#limits = limits;
+    this.#bounded = new Connections(limits);
   }
 
   get size(): number {
-    return this.#connections.size;
+    return this.#bounded.size;
   }
 
   /** Answers queries on a socket until it closes. The socket must allow half-open connections. */
   add(socket: Socket, answer: Answerer): void {
-    const [longestIdle] = this.#connections;
-    if (longestIdle !== undefined && this.size >= this.#limits.connections) {
-      longestIdle.close();
-      this.#connections.delete(longestIdle);
-    }
-    const connection = new Connection(socket, answer, this.#limits, () => {
-      if (this.#connections.delete(connection)) this.#connections.add(connection);
-    });
+    this.#bounded.add(socket);
+    const connection = new Connection(socket, answer, this.#limits, this.#bounded);
     this.#connections.add(connection);
     socket.once('close', () => this.#connections.delete(connection));
   }
@@ -78,7 +77,7 @@ class Connection {
   readonly #socket: Socket;
   readonly #answer: Answerer;
   readonly #limits: TcpLimits;
-  readonly #onQuery: () => void;
+  readonly #bounded: Connections;
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = EMPTY;
   /** Responses not written yet. */
@@ -91,11 +90,11 @@ class Connection {
   /** No more queries are read. */
   #isFinishing = false;
 
-  constructor(socket: Socket, answer: Answerer, limits: TcpLimits, onQuery: () => void) {
+  constructor(socket: Socket, answer: Answerer, limits: TcpLimits, bounded: Connections) {
     this.#socket = socket;
     this.#answer = answer;
     this.#limits = limits;
-    this.#onQuery = onQuery;
+    this.#bounded = bounded;
     this.#idle = setTimeout(() => this.close(), limits.idle);
     socket.on('data', (chunk: Buffer) => {
       this.#received = this.#received.length === 0 ? chunk : Buffer.concat([this.#received, chunk]);
@@ -141,7 +140,7 @@ class Connection {
         else this.#received = EMPTY;
         break;
       }
-      this.#onQuery();
+      this.#bounded.begin(socket);
       this.#idle.refresh();
       const response = this.#answer(query);
       if (response instanceof Promise) this.#awaitResponse(response);
@@ -188,6 +187,7 @@ class Connection {
   }
 
   #queueResponse(response: Buffer | undefined): void {
+    this.#bounded.end(this.#socket);
     if (response === undefined) return;
     this.#queued.push(response);
     this.#queuedBytes += 2 + response.length;

@@ -1,8 +1,9 @@
 /** Returns free memory to the operating system. */
-import { setFlagsFromString } from 'node:v8';
+import { getHeapStatistics, setFlagsFromString } from 'node:v8';
 import { trimHeap } from '../netlink/core/malloc.ts';
 import { unmapProgram } from '../netlink/core/program-pages.ts';
 import { systemTimers } from '../sync/timers.ts';
+import { isShortage } from './shortage.ts';
 
 /** Milliseconds between two checks. */
 export const CHECK_PERIOD = 30_000;
@@ -22,6 +23,19 @@ export const COMPACTION_TIME = 10_000;
 const SMALL_HEAP = 32 << 20;
 
 /**
+ * Resident set size in bytes. Node reads it from a file of `/proc`: undefined without a free file
+ * descriptor.
+ */
+export function residentMemory(): number | undefined {
+  try {
+    return process.memoryUsage.rss();
+  } catch (error) {
+    if (isShortage(error)) return undefined;
+    throw error;
+  }
+}
+
+/**
  * Releases free memory now, and again after each burst of work that grew the process. V8 lets the
  * heap grow to more than twice the memory in use, and does not collect garbage while nothing is
  * allocated. The allocator of libc keeps free memory between used blocks. A garbage collection
@@ -38,7 +52,7 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
     release();
     timers.clear(finishTimer);
     finishTimer = timers.set(finish, COMPACTION_TIME);
-    lowest = rss();
+    lowest = rss() ?? lowest;
     hadBurst = false;
   };
   collect();
@@ -48,7 +62,7 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
     const start = timers.now();
     timer = timers.set(() => {
       const isQuiet = cpu() - cpuBefore < (timers.now() - start) * IDLE_CPU_SHARE;
-      const size = rss();
+      const size = rss() ?? lowest;
       lowest = Math.min(lowest, size);
       if (!isQuiet) hadBurst = true;
       else if (hadBurst && size - lowest >= MIN_GROWTH) collect();
@@ -65,8 +79,7 @@ export function releaseFreeMemory(probe = PROCESS_PROBE): () => void {
 
 /** Reads memory and CPU use, and releases memory. Tests replace this object. */
 const PROCESS_PROBE = {
-  /** Resident set size in bytes. */
-  rss: () => process.memoryUsage.rss(),
+  rss: residentMemory,
   /** Milliseconds of CPU time used so far. */
   cpu: () => {
     const { user, system } = process.cpuUsage();
@@ -76,7 +89,7 @@ const PROCESS_PROBE = {
     // Without --expose-gc, which ./portwide sets, V8 decides when to collect. Only a `last-resort`
     // collection compacts the heap. It would pause a large heap for hundreds of milliseconds, so let
     // V8 do the same in small steps: with this flag it prefers less memory.
-    const isSmall = process.memoryUsage().heapUsed <= SMALL_HEAP;
+    const isSmall = getHeapStatistics().used_heap_size <= SMALL_HEAP;
     if (isSmall) globalThis.gc?.({ type: 'major', flavor: 'last-resort' });
     else setFlagsFromString('--optimize-for-size');
     trimHeap();

@@ -40,7 +40,8 @@ export async function acquireLock(log: DebugLog): Promise<Server> {
 export function tryLock(): Promise<Server | undefined> {
   return new Promise((resolve, reject) => {
     const server = createServer((socket) => socket.destroy());
-    server.once('error', (error: NodeJS.ErrnoException) => {
+    // Not `once`: accepting a connection may fail later, for example without a free file descriptor.
+    server.on('error', (error: NodeJS.ErrnoException) => {
       if (error.code === 'EADDRINUSE') resolve(undefined);
       else reject(error);
     });

@@ -25,7 +25,7 @@ export interface RetryingServerOptions {
   readonly listen: BindAddress | SocketPath;
   /** Called before each attempt to listen. An error that it throws counts as a failed attempt. */
   readonly prepare?: () => void;
-  /** Called when the server listens. */
+  /** Called when the server listens. An error that it throws counts as a failed attempt. */
   readonly onListening?: () => void;
   /** Creates the server for one attempt to listen. */
   readonly create: () => Server;
@@ -76,8 +76,11 @@ export class RetryingServer {
     const { listen, create, prepare } = this.#options;
     const server = create();
     this.#server = server;
-    server.on('error', (error) => this.#failed(server, error));
-    server.on('listening', () => this.#listens());
+    server.on('error', (error) => {
+      // Accepting a connection failed, for example without a free file descriptor. Keep listening.
+      if (!server.listening) this.#failed(server, error);
+    });
+    server.on('listening', () => this.#listens(server));
     try {
       prepare?.();
     } catch (error) {
@@ -88,8 +91,13 @@ export class RetryingServer {
     server.listen(listenOptions(listen));
   }
 
-  #listens(): void {
-    this.#options.onListening?.();
+  #listens(server: Server): void {
+    try {
+      this.#options.onListening?.();
+    } catch (error) {
+      this.#failed(server, error as Error);
+      return;
+    }
     if (this.#failures > 0) this.#options.onRecovery();
     this.#failures = 0;
   }

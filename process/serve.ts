@@ -2,6 +2,7 @@
 import type { RequestListener } from 'node:http';
 import { isUnspecified } from '../api/addresses.ts';
 import { systemTimers } from '../sync/timers.ts';
+import type { Connections } from './connections.ts';
 import { ANY_FAMILY, Listener } from './listener.ts';
 import type { DebugLog } from './log.ts';
 import { RepeatedFailures } from './repeated-failures.ts';
@@ -9,8 +10,8 @@ import { RepeatedFailures } from './repeated-failures.ts';
 export interface ServeOptions {
   /** Exit instead of retrying (`--bind-address-hard-fail`). */
   readonly hardFail: boolean;
-  /** Connections beyond are closed at once; undefined: no limit. */
-  readonly maxConnections?: number;
+  /** Bounds the connections; default: limits of the server's own. */
+  readonly connections?: Connections;
   readonly log: DebugLog;
   /** Called for the first of several consecutive failures. */
   readonly onFailure: (error: Error) => void;
@@ -26,14 +27,14 @@ export function startHttpServer(
   flag: string,
   { host, port }: { readonly host: string; readonly port: number },
   onRequest: RequestListener,
-  { hardFail, maxConnections, log, onFailure }: ServeOptions,
+  { hardFail, connections, log, onFailure }: ServeOptions,
 ): Listener {
   const failures = new RepeatedFailures(log);
   return new Listener({
     // Go, and therefore kube-proxy, listens on both families for either unspecified address.
     listen: { host: isUnspecified(host) ? ANY_FAMILY : host, port },
     onRequest,
-    maxConnections,
+    connections,
     onFailure: (error) => {
       if (hardFail) {
         log.error({ flag, err: error }, 'cannot listen; exiting');

@@ -18,7 +18,7 @@ export interface Sample {
   /** Counter: CPU time of the agent in seconds. */
   readonly cpuSeconds: number;
   /** Resident memory of the agent in bytes. */
-  readonly memory: number;
+  readonly memory: number | undefined;
 }
 
 interface Column {

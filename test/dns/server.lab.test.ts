@@ -392,7 +392,7 @@ describe('server: TCP', () => {
   });
 
   it('closes the connection idle for longest when there are too many', async () => {
-    const { port, server } = await start(echo, { connections: 3 });
+    const { port, server } = await start(echo, { total: 3 });
     const clients = [];
     for (let count = 0; count < 3; count++) {
       clients.push(await client(port));
@@ -411,7 +411,7 @@ describe('server: TCP', () => {
   });
 
   it('closes the connections idle for longest among many simultaneous ones', async () => {
-    const { port, server } = await start(echo, { connections: 3 });
+    const { port, server } = await start(echo, { total: 3 });
     const clients = await Promise.all(Array.from({ length: 20 }, () => client(port)));
     await waitFor(
       'three connections remain',

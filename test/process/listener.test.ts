@@ -4,7 +4,9 @@ import type { RequestListener } from 'node:http';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
 import { ProxyHealth, systemClock } from '../../health/proxy-health.ts';
 import { proxyHandler } from '../../health/response.ts';
+import { Connections } from '../../process/connections.ts';
 import { ANY_FAMILY, Listener } from '../../process/listener.ts';
+import { RetryingServer } from '../../process/retrying-server.ts';
 import { waitFor } from '../lab/wait.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
@@ -19,7 +21,7 @@ describe('listener: an HTTP server that retries', () => {
     host: string,
     port: number,
     onRequest?: RequestListener,
-    maxConnections?: number,
+    connections?: Connections,
   ) {
     const events: string[] = [];
     const listener = new Listener({
@@ -27,7 +29,7 @@ describe('listener: an HTTP server that retries', () => {
       onRequest: onRequest ?? ((_request, response) => response.end('here')),
       onFailure: (error) => events.push((error as NodeJS.ErrnoException).code ?? error.message),
       onRecovery: () => events.push('recovered'),
-      maxConnections,
+      connections,
       timers,
     });
     open.push(listener);
@@ -70,20 +72,68 @@ describe('listener: an HTTP server that retries', () => {
     for (const host of ['127.0.0.1', '[::1]']) assert.equal((await get(host, port)).body, 'here');
   });
 
-  it('closes connections beyond its limit, and serves again when others end', async () => {
-    const { listener } = listen('127.0.0.1', 0, undefined, 2);
+  it('answers beyond its limit of connections, and closes the idle connection', async () => {
+    const connections = new Connections({ total: 2, perClient: 1 });
+    let respond = () => {};
+    const { listener } = listen(
+      '127.0.0.1',
+      0,
+      ({ url }, response) => {
+        if (url === '/slow') respond = () => response.end('slow');
+        else response.end('here');
+      },
+      connections,
+    );
     const port = await listening(listener);
-    const connectClient = async () => {
-      const client = connect({ host: '127.0.0.1', port });
-      clients.push(client);
-      await once(client, 'connect');
-      return client;
-    };
-    await connectClient();
-    await connectClient();
-    await once(await connectClient(), 'close');
-    for (const client of clients) client.destroy();
-    await waitFor('an answer', () => get('127.0.0.1', port).catch(() => undefined));
+    const slow = get('127.0.0.1', port, '/slow', { headers: { connection: 'close' } });
+    await waitFor('the slow request', () => connections.size === 1);
+    const idle = connect({ host: '127.0.0.1', port });
+    clients.push(idle);
+    await waitFor('the idle connection', () => connections.size === 2);
+    const closed = once(idle, 'close');
+    idle.resume();
+    assert.equal((await get('127.0.0.1', port)).body, 'here');
+    await closed;
+    respond();
+    assert.equal((await slow).body, 'slow');
+  });
+
+  it('keeps listening, with its connections, when accepting a connection fails', async () => {
+    let server: Server | undefined;
+    const failures: Error[] = [];
+    const retrying = new RetryingServer({
+      listen: { host: '127.0.0.1', port: 0 },
+      create: () => {
+        server = createServer();
+        return server;
+      },
+      onFailure: (error) => failures.push(error),
+      onRecovery: () => {},
+      timers,
+    });
+    const address = await waitFor('the server to listen', () => retrying.address);
+    server?.emit('error', Object.assign(new Error('accept EMFILE'), { code: 'EMFILE' }));
+    assert.deepEqual([failures, retrying.address, timers.pending], [[], address, 0]);
+    retrying.close();
+  });
+
+  it('retries when what follows listening fails', async () => {
+    const failures: string[] = [];
+    const retrying = new RetryingServer({
+      listen: { host: '127.0.0.1', port: 0 },
+      create: createServer,
+      onListening: () => {
+        if (failures.length === 0) throw new Error('no such file');
+      },
+      onFailure: ({ message }) => failures.push(message),
+      onRecovery: () => failures.push('recovered'),
+      timers,
+    });
+    await waitFor('a failed attempt', () => failures.length);
+    timers.advance(500);
+    await waitFor('recovery', () => failures.length === 2);
+    assert.deepEqual(failures, ['no such file', 'recovered']);
+    retrying.close();
   });
 
   it('shares a port between an IPv4 and an IPv6 server', async () => {

@@ -1,0 +1,37 @@
+/** Keeps the process alive when the node is short of file descriptors or memory. */
+import type { Logger } from 'pino';
+
+/**
+ * Errors of system calls that lack a resource. Other processes of the node can cause
+ * the shortage, and it ends; so it is no fault of the code that got the error.
+ */
+const SHORTAGES = ['EMFILE', 'ENFILE', 'ENOMEM', 'ENOBUFS'];
+/** Milliseconds between two log lines. */
+const LOG_PERIOD = 10_000;
+
+export function isShortage(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && SHORTAGES.includes(String(error.code));
+}
+
+/**
+ * Handles errors that nothing else handled: of timers, event listeners and promises. A shortage is
+ * logged, and the process goes on, because exiting would stop serving and not end the shortage.
+ * Any other error is a bug that may have left half a change behind: it is logged, and the process
+ * exits with status 1, to be restarted.
+ */
+export function surviveShortages(log: Logger): void {
+  let nextLine = 0;
+  let suppressed = 0;
+  process.on('uncaughtException', (err) => {
+    if (!isShortage(err)) {
+      log.fatal({ err }, 'internal error; exiting');
+      process.exit(1);
+    }
+    suppressed += 1;
+    const now = performance.now();
+    if (now < nextLine) return;
+    log.error({ err, repeated: suppressed }, 'short of file descriptors or memory');
+    nextLine = now + LOG_PERIOD;
+    suppressed = 0;
+  });
+}
