@@ -1,12 +1,8 @@
-/** Sets up DNS snooping for FQDN policies: trusted resolvers, log lines and iptables commands. */
+/** Sets up DNS snooping for FQDN policies: trusted resolvers and log lines. */
 import type { Logger } from 'pino';
-import type { IpFamily } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { type Iptables, iptablesCommands } from '../iptables/commands.ts';
-import { detectVariant, iptablesTables } from '../iptables/variant.ts';
 import type { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { FQDN_CACHE_DEFAULTS } from '../policy/fqdn/cache.ts';
-import type { MangleTable } from '../policy/fqdn/dns-queue-rules.ts';
 import { DnsSnooper } from '../policy/fqdn/dns-snooper.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { systemTimers } from '../sync/timers.ts';
@@ -14,10 +10,7 @@ import { systemTimers } from '../sync/timers.ts';
 /** The cluster's DNS Service. CoreDNS kept the name of kube-dns. */
 const CLUSTER_DNS = 'kube-system/kube-dns';
 
-type FqdnOptions = Pick<
-  RunOptions,
-  'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap' | 'iptablesVariant'
->;
+type FqdnOptions = Pick<RunOptions, 'fqdnResolvers' | 'fqdnTtlFloor' | 'fqdnTtlCap'>;
 
 /** Creates the DNS snooper. It trusts the resolvers of `--fqdn-resolvers`; if unset, see `clusterDnsSink`. */
 export function createDnsSnooper(
@@ -27,14 +20,18 @@ export function createDnsSnooper(
 ): DnsSnooper {
   const snooper = new DnsSnooper({
     store,
-    tables: [...store.families.keys()].map((family) => mangleTable(family, options)),
     observer: {
       addFailed: (err) => log.warn({ err }, 'cannot allow the resolved addresses of a domain name'),
       removeFailed: (err) => log.warn({ err }, 'cannot remove evicted addresses of domain names'),
-      rulesFailed: (family, err) =>
+      queueFailed: (err) =>
         log.error(
-          { family, err },
-          'cannot install the rules that queue DNS responses; domain names in policies match no new addresses',
+          { err },
+          'cannot queue DNS responses; domain names in policies match no new addresses',
+        ),
+      answersForged: (count) =>
+        log.warn(
+          { count, effect: 'their addresses stay denied' },
+          'DNS responses arrived on another interface than the route back to the resolver',
         ),
       threadFailed: (err) =>
         log.error(
@@ -66,25 +63,5 @@ export function clusterDnsSink(snooper: DnsSnooper): ObjectSink {
       if (kind === 'Service' && key === CLUSTER_DNS) snooper.setResolvers(new Set());
     },
     synced() {},
-  };
-}
-
-/** The mangle table of the iptables variant in use, which is detected at the first use. */
-function mangleTable(family: IpFamily, { iptablesVariant }: FqdnOptions): MangleTable {
-  let commands: Promise<Iptables> | undefined;
-  const iptables = () => {
-    commands ??= (async () =>
-      iptablesCommands(family, iptablesVariant ?? (await detectVariant())))();
-    return commands;
-  };
-  return {
-    family,
-    saveTable: async (table) => {
-      const { variant, saveTable } = await iptables();
-      // Saving a table that does not exist would create it.
-      const tables = await iptablesTables(family, variant);
-      return tables.includes(table) ? await saveTable(table) : '';
-    },
-    restore: async (inputs) => (await iptables()).restore(inputs),
   };
 }

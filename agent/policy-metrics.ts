@@ -5,8 +5,9 @@ import type { Policy, PolicyKind } from '../api/policy-objects.ts';
 import type { PolicySources } from '../metrics/policy.ts';
 import { queueState } from '../netlink/nfqueue/queue.ts';
 import type { AppliedState } from '../policy/compile/applied-state.ts';
+import { DNS_QUEUE } from '../policy/compile/dns-chains.ts';
 import type { PolicyKernel } from '../policy/enforce/kernel.ts';
-import { DNS_QUEUE, type DnsSnooper } from '../policy/fqdn/dns-snooper.ts';
+import type { DnsSnooper } from '../policy/fqdn/dns-snooper.ts';
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS } from '../policy/model/terms.ts';
 import type { Log } from '../process/log.ts';
@@ -24,6 +25,14 @@ export interface PolicyMetricInputs {
 export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
   const { model, applied, unreadable, snooper, kernel, log } = parts;
   const families = [...kernel.families.keys()];
+  const readCounters = async <T>(read: () => Promise<T>, unknown: T): Promise<T> => {
+    try {
+      return await read();
+    } catch (error) {
+      log.warn({ err: error }, 'cannot read the counters of network policy');
+      return unknown;
+    }
+  };
   return {
     policies: () => countPolicies(model.policies.all()),
     unreadable: () => {
@@ -44,8 +53,9 @@ export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
       ),
     names: () => snooper.stats(),
     queueDrops,
-    denied: async () => {
-      try {
+    forgedAnswers: () => readCounters(() => kernel.forgedAnswers(), 0),
+    denied: () =>
+      readCounters(async () => {
         return [...(await kernel.deniedPackets())].flatMap(([family, counts]) =>
           counts.map(({ denial, direction, packets }) => ({
             family,
@@ -54,11 +64,7 @@ export function policyMetricSources(parts: PolicyMetricInputs): PolicySources {
             count: packets,
           })),
         );
-      } catch (error) {
-        log.warn({ err: error }, 'cannot read the counters of denied packets');
-        return [];
-      }
-    },
+      }, []),
   };
 }
 

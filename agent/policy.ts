@@ -53,9 +53,6 @@ export async function requirePolicySupport({
   return { families, nft };
 }
 
-/** Milliseconds between checks of the rules that queue DNS packets. A check runs iptables-save. */
-const DNS_RULES_CHECK_PERIOD = 60_000;
-
 export interface PolicyOptions {
   readonly support: PolicySupport;
   readonly options: RunOptions;
@@ -81,7 +78,6 @@ export function startPolicy(given: PolicyOptions) {
     onWarning: (family, message, details) => log.warn({ family, ...details }, message),
   });
   const snooper = createDnsSnooper(kernel, options, log);
-  const resyncTimer = setInterval(() => snooper.resyncRules(), DNS_RULES_CHECK_PERIOD).unref();
   const model = new PolicyModel({ nodeName });
   const applied = new AppliedState(model, support.families);
   const metrics = policyMetrics(
@@ -103,14 +99,7 @@ export function startPolicy(given: PolicyOptions) {
       snapshot: (family) => applied.snapshot(family),
       fqdnContent: (family) => snooper.fqdnContent(family),
     },
-    observer: activity.observing({
-      ...observer,
-      driftDetected: (family, change, isExternal) => {
-        observer.driftDetected(family, change, isExternal);
-        // `nft flush ruleset` also deletes the rules of iptables-nft.
-        snooper.resyncRules();
-      },
-    }),
+    observer: activity.observing(observer),
     timers: systemTimers,
     monitor,
   });
@@ -165,7 +154,6 @@ export function startPolicy(given: PolicyOptions) {
     },
     /** Stops enforcement and DNS snooping. The rules remain. */
     stop: async () => {
-      clearInterval(resyncTimer);
       // Close the snooper before the kernel, to which it writes.
       await snooper.close();
       await enforcer.stop();

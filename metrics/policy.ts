@@ -17,6 +17,8 @@ export interface PolicySources {
   names(): FqdnStats;
   /** Number of DNS packets that the kernel could not queue and dropped. */
   queueDrops(): Promise<number>;
+  /** Number of DNS answers that arrived on another interface than the way back to the resolver. */
+  forgedAnswers(): Promise<number>;
   /** Packets denied since the table was created, from counters in the kernel. */
   denied(): Promise<Iterable<{ family: IpFamily; tier: string; direction: string; count: number }>>;
 }
@@ -175,5 +177,11 @@ function fqdnMetrics({ collected, collectedValue }: MetricDefiner, sources: Poli
     'portwide_policy_dns_queue_drops_total',
     'Total number of DNS packets that the kernel dropped because the queue or its reader was full.',
     () => sources.queueDrops(),
+  );
+  collectedValue(
+    'counter',
+    'portwide_policy_dns_forged_answers_total',
+    'Total number of DNS responses that arrived on another interface than the route back to the resolver. Their addresses stay denied.',
+    () => sources.forgedAnswers(),
   );
 }

@@ -1,6 +1,6 @@
 /**
- * The rate-limited sync loop of each proxy mode and IP family, of network policy, of the rules for
- * the DNS queue, and of the watch of node addresses. The folder sync/ contains the parts of
+ * The rate-limited sync loop of each proxy mode and IP family, of network policy, and of the watch of
+ * node addresses. The folder sync/ contains the parts of
  * reconciliation: loop, backoff, serial queue, timers, time slices, precedence.
  */
 import { type Backoff, backoffMs } from './backoff.ts';

@@ -20,12 +20,12 @@ import { aggregateErrors, CleanupAttempt, type CleanupStep } from './cleanup-att
 import { iptablesCleanup } from './iptables-rules.ts';
 import { ipvsCleanup } from './ipvs.ts';
 import { KUBE_PROXY_TABLE, nftTablesCleanup } from './nft-tables.ts';
-import { policyCleanup } from './policy-rules.ts';
+import { dnsRulesCleanup, policyCleanup } from './policy-rules.ts';
 import { isRouteLocalnetEnabled, RouteLocalnetError } from './route-localnet.ts';
 
 /**
  * State that a mode removes, in this order. An agent without `--network-policy` also removes
- * network policy enforcement.
+ * network policy enforcement; an agent with it, the DNS queue rules of earlier versions.
  */
 interface TakeoverPlan {
   /** nf_tables tables to delete in each family, after its first sync. */
@@ -86,7 +86,7 @@ const EFFECTS: Readonly<Record<LeftoverName, string>> = {
   nftables: 'Services are served by this mode',
   iptables: 'Services are served by this mode',
   ipvs: 'Services are served by this mode',
-  'network-policy': 'network policies of the earlier agent stay in force',
+  'network-policy': 'network policies, or DNS queue rules, of the earlier agent stay in force',
 };
 
 const CLEANUP_STEPS = {
@@ -94,6 +94,7 @@ const CLEANUP_STEPS = {
   iptablesRules: iptablesCleanup,
   ipvs: ipvsCleanup,
   policyRules: policyCleanup,
+  dnsRules: dnsRulesCleanup,
 };
 
 /** The takeover by a running agent. */
@@ -120,11 +121,11 @@ export class Takeover {
   async afterFirstSync(family: IpFamily): Promise<void> {
     const { mode, families, options } = this.#options;
     const { tables, removesIptables, removesIpvs } = TAKEOVER_PLANS[mode];
-    const { nftTables, iptablesRules, ipvs, policyRules } = this.#steps;
+    const { nftTables, iptablesRules, ipvs, policyRules, dnsRules } = this.#steps;
     const tablesRemoved = this.#remove('nftables', nftTables(family, tables));
     if (removesIptables) this.#rulesRemoved.push(this.#remove('iptables', iptablesRules(family)));
-    if (!options.networkPolicy && this.#unsynced.size === families.length) {
-      void this.#remove('network-policy', policyRules);
+    if (this.#unsynced.size === families.length) {
+      void this.#remove('network-policy', options.networkPolicy ? dnsRules : policyRules);
     }
     this.#unsynced.delete(family);
     if (removesIpvs && this.#unsynced.size === 0) {

@@ -2,6 +2,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { type Attribute, encodeAttributes } from '../core/attribute.ts';
+import { u16 } from '../core/host-order.ts';
 import { encodeNumber } from '../core/network-order.ts';
 import { NFT_OBJECT_COUNTER } from './counter.ts';
 import {
@@ -35,6 +36,7 @@ export const META_KEY = { mark: 3, inputName: 6, outputName: 7, trace: 12, proto
 /** enum nft_ct_keys */
 export const CT_KEY = {
   state: 0,
+  direction: 1,
   status: 2,
   sourcePort: 11,
   destinationPort: 12,
@@ -55,8 +57,14 @@ const NFT_NAT_DNAT = 1;
 const NFT_NG_RANDOM = 1;
 const NFT_DYNSET_OP_UPDATE = 1;
 const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 16;
+const NFT_FIB_RESULT_OIF = 1;
 const NFT_FIB_RESULT_ADDRTYPE = 3;
 const NFTA_FIB_F_SADDR = 1;
+const NFTA_FIB_F_MARK = 4;
+const NFTA_FIB_F_IIF = 8;
+/** Revision of xt_NFQUEUE with `struct xt_NFQ_info_v3`, Linux 3.10. */
+const NFQUEUE_REVISION = 3;
+const NFQ_FLAG_BYPASS = 1;
 const NFT_HASH_JENKINS = 0;
 const NFT_REJECT_ICMP_UNREACH = 0;
 const NFT_REJECT_TCP_RST = 1;
@@ -293,6 +301,31 @@ export function fibSourceType(to: Register): NftExpression {
     register(1, to),
     be32(2, NFT_FIB_RESULT_ADDRTYPE),
     be32(3, NFTA_FIB_F_SADDR),
+  ]);
+}
+
+/**
+ * fib: loads the index of the input interface if the route to the source address leaves by it, otherwise 0. The route is
+ * that of a packet with the same mark. Strict in both families, whatever `rp_filter` is; only in hook prerouting.
+ */
+export function fibWayBack(to: Register): NftExpression {
+  return expression('fib', [
+    register(1, to),
+    be32(2, NFT_FIB_RESULT_OIF),
+    be32(3, NFTA_FIB_F_SADDR | NFTA_FIB_F_MARK | NFTA_FIB_F_IIF),
+  ]);
+}
+
+/**
+ * target: sends the packet through an NFQUEUE by the target of iptables, which also works in kernels without the
+ * expression `queue`. Without a listener the packet passes.
+ */
+export function queueTarget(queue: number): NftExpression {
+  const info = Buffer.concat([u16(queue), u16(1), u16(NFQ_FLAG_BYPASS), u16(0)]);
+  return expression('target', [
+    name(1, 'NFQUEUE'),
+    be32(2, NFQUEUE_REVISION),
+    { type: 3, value: info },
   ]);
 }
 

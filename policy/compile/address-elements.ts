@@ -11,6 +11,7 @@ export function* addressElements(
 ): Iterable<PolicyElement> {
   if (entry.isLocalPod && !other.isLocalPod) yield { set: 'hairpin-pods', address };
   if (isSelected(entry) && !isSelected(other)) yield { set: 'selected-pods', address };
+  if (entry.usesNames && !other.usesNames) yield { set: 'fqdn-clients', address };
   for (const direction of DIRECTIONS) {
     const policySetId = entry.policySets[direction];
     if (policySetId !== undefined && policySetId !== other.policySets[direction]) {

@@ -42,6 +42,7 @@ function nftElement(source: PolicyElement | FqdnElement): NftElement {
       return { key: Buffer.concat([address, address]) };
     }
     case 'selected-pods':
+    case 'fqdn-clients':
     case 'owned-vips':
       return { key: addressBytes(source.address) };
     case 'peers':
@@ -82,6 +83,11 @@ function portBytes(protocol: number, port: number): Buffer {
   bytes.writeUInt8(protocol, 0);
   bytes.writeUInt16BE(port, 4);
   return bytes;
+}
+
+/** An element of the set `dns-resolvers`. */
+export function resolverElement(address: string, timeoutMs: number): NftElement {
+  return { key: addressBytes(address), timeoutMs };
 }
 
 /** Rounds up a timeout. At least 1, because 0 means no timeout. */

@@ -4,15 +4,18 @@ import { encodeNumber } from '../../netlink/core/network-order.ts';
 import { protocolNumbers } from '../../netlink/core/protocol.ts';
 import {
   bitwise,
+  CT_DIRECTION,
   CT_KEY,
   cmp,
   ct,
+  fibWayBack,
   immediate,
   log,
   META_KEY,
   meta,
   PAYLOAD_BASE,
   payload,
+  queueTarget,
   range,
 } from '../../netlink/nftables/rule.ts';
 import { type KeyField, type RulePart, verdict } from '../../nft/rule.ts';
@@ -75,6 +78,33 @@ export const HAS_PORTS: RulePart = {
     range(0, Buffer.alloc(2), Buffer.from([0xff, 0xff])),
   ],
 };
+
+/** Matches packets in one direction of their connection. */
+export function isDirection(direction: keyof typeof CT_DIRECTION): RulePart {
+  return {
+    text: `ct direction ${direction}`,
+    expressions: [ct(0, CT_KEY.direction), cmp(0, Buffer.from([CT_DIRECTION[direction]]))],
+  };
+}
+
+/** Matches a port in a key field. */
+export function portIs(field: KeyField, port: number): RulePart {
+  return {
+    text: `${field.text} ${port}`,
+    expressions: [...field.load(0), cmp(0, encodeNumber(port, 2))],
+  };
+}
+
+/** Matches packets that arrive on the interface of the route back to their source; see `fibWayBack`. */
+export const IS_ON_WAY_BACK: RulePart = {
+  text: 'fib saddr . mark . iif oif != 0',
+  expressions: [fibWayBack(0), cmp(0, Buffer.alloc(4), true)],
+};
+
+/** @param queue NFQUEUE number, 0 to 65535. */
+export function sendToQueue(queue: number): RulePart {
+  return { text: `queue flags bypass to ${queue}`, expressions: [queueTarget(queue)] };
+}
 
 export function jumpTo(chain: string): RulePart {
   return verdict({ kind: 'jump', chain });

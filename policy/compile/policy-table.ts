@@ -7,7 +7,7 @@
  *   input ─── egress-pods only: the node itself is never a subject
  *   output ── as forward, except for packets that the node itself sends
  *
- * Policies are evaluated after DNAT and before SNAT. The first rule accepts packets of established
+ * Chains of `dns-chains.ts` queue DNS packets. Policies are evaluated after DNAT and before SNAT. The first rule accepts packets of established
  * connections, replies included, and related packets.
  *
  * - The input chain has priority 110, after IPVS (99). A VIP of IPVS is a local address, so a
@@ -25,6 +25,7 @@
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { encodeComment } from '../../netlink/nftables/comment.ts';
+import type { Hook } from '../../netlink/nftables/hooks.ts';
 import type { NftChainRules, NftCounter, NftRule } from '../../netlink/nftables/tables.ts';
 import {
   ACCEPT,
@@ -43,6 +44,7 @@ import {
   rulePartsFor,
 } from '../../nft/rule.ts';
 import { DIRECTIONS, type Direction, type RuleVerdict } from '../model/terms.ts';
+import { DNS_PRIORITY, dnsChains, FORGED_ANSWERS_COUNTER } from './dns-chains.ts';
 import {
   HAS_NO_PORTS,
   HAS_PORTS,
@@ -83,6 +85,8 @@ export interface PolicyTableOptions {
   readonly family: IpFamily;
   /** NFLOG group for denied packets, 0 to 65535; undefined: no logging. */
   readonly logGroup?: number | undefined;
+  /** Whether DNS packets can be queued; default true. */
+  readonly hasQueue?: boolean;
 }
 
 /** An nft rule with an optional comment. */
@@ -142,6 +146,10 @@ const SETS = {
   'udp-answers': `set udp-answers { typeof IP saddr . IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
   /** Answers to packets of a pod that may come from a VIP, whichever it is. Written by rules only. */
   'vip-answers': `set vip-answers { typeof IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
+  /** Pods of this node that a policy with domain names selects: their DNS packets are queued. */
+  'fqdn-clients': 'set fqdn-clients { typeof IP saddr; }',
+  /** Resolvers, while the agent reads the queue of DNS packets. */
+  'dns-resolvers': 'set dns-resolvers { typeof IP saddr; flags timeout; }',
   /**
    * The FQDN cache, which survives agent restarts. No rule uses the set. The two fields `ct id`
    * hold a hash of the name.
@@ -159,7 +167,7 @@ export const NFT_SET_NAMES = Object.keys(SETS) as readonly NftSetName[];
  * @param priorityOffset Added to the priorities of base chains.
  */
 export function staticChains(
-  { family, logGroup }: PolicyTableOptions,
+  { family, logGroup, hasQueue = true }: PolicyTableOptions,
   priorityOffset: 0 | 1 = 0,
 ): TableChain[] {
   const { source, destination, inSet, verdictMap } = rulePartsFor(family);
@@ -172,10 +180,16 @@ export function staticChains(
     egress,
     [verdictMap([destination], 'ingress-pods')],
   ];
-  const base = (name: string, priority: number, rules: readonly RuleParts[]): TableChain => ({
+  const base = (
+    hook: Hook,
+    priority: number,
+    rules: readonly RuleParts[],
+    name: string = hook,
+  ): TableChain => ({
     ...chain(name, rules),
-    hook: `type filter hook ${name} priority ${priority + priorityOffset}; policy accept;`,
+    hook: `type filter hook ${hook} priority ${priority + priorityOffset}; policy accept;`,
   });
+  const dns = dnsChains(family, hasQueue);
   const evaluateUntracked: RuleParts = [...untracked, goTo('untracked')];
   return [
     base('forward', 10, [established, ...discovery, evaluateUntracked, ...bothDirections]),
@@ -187,6 +201,9 @@ export function staticChains(
       [IS_FROM_NODE, ACCEPT],
       ...bothDirections,
     ]),
+    base('prerouting', DNS_PRIORITY, dns.prerouting, 'dns-prerouting'),
+    base('output', DNS_PRIORITY, dns.output, 'dns-output'),
+    ...Object.entries(dns.others).map(([name, rules]) => chain(name, rules)),
     ...answerChains(family, bothDirections),
     ...DENIED_DIRECTIONS.map(([denial, direction]) => {
       const name = denyChain(denial, direction);
@@ -264,8 +281,8 @@ export function policyTableScript(
   counts: CounterValues,
 ): string {
   const ip = nftFamily(family);
-  const counters = DENIED_DIRECTIONS.map(([denial, direction]) => {
-    const counter = denyChain(denial, direction);
+  const denied = DENIED_DIRECTIONS.map(([denial, direction]) => denyChain(denial, direction));
+  const counters = [...denied, FORGED_ANSWERS_COUNTER].map((counter) => {
     const { packets = 0n, bytes = 0n } = counts.get(counter) ?? {};
     return `counter ${counter} { packets ${packets} bytes ${bytes}; }`;
   });

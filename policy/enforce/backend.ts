@@ -22,6 +22,7 @@ import type {
   PolicySetChain,
   PolicyState,
 } from '../compile/change.ts';
+import { DNS_QUEUE_CHAIN, FORGED_ANSWERS_COUNTER } from '../compile/dns-chains.ts';
 import {
   fqdnEntryElement,
   type KernelElement,
@@ -40,6 +41,7 @@ import {
 import { DIRECTIONS, type Direction } from '../model/terms.ts';
 import { isAnswerSet, readAnswers } from './answers.ts';
 import { PolicyRefusedError } from './policy-refused-error.ts';
+import { QueuedResolvers } from './queued-resolvers.ts';
 import {
   activeTable,
   type PolicyTables,
@@ -104,6 +106,10 @@ export class PolicyBackend {
   /** True from the call of `replaceAll` until it is done. */
   #isReplacing = false;
   #denied: readonly DeniedPackets[] = [];
+  #forgedAnswers = 0;
+  /** Why the table does not queue DNS packets; undefined: it does. */
+  #queueError: NftRefusedError | undefined;
+  readonly #resolvers: QueuedResolvers;
   #onInvalidated: (reason: string, isExternal: boolean) => void = () => {};
   /** Names of the chains of policy sets in the kernel. */
   #chains = new Set<string>();
@@ -117,6 +123,7 @@ export class PolicyBackend {
     this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
+    this.#resolvers = new QueuedResolvers(this.#now);
   }
 
   /**
@@ -243,6 +250,38 @@ export class PolicyBackend {
   }
 
   /**
+   * Queues the DNS packets of the given resolvers, and of no others, for `RESOLVER_TTL`. Runs beside other calls, which may
+   * take longer. A table that is being replaced or repaired gets the resolvers with its content.
+   * @throws NftRefusedError if the kernel has no NFQUEUE; NftRefusedError, NetlinkError
+   */
+  async queueDns(resolvers: readonly string[]): Promise<void> {
+    const operations = this.#resolvers.renew(resolvers);
+    if (this.#queueError !== undefined && resolvers.length > 0) throw this.#queueError;
+    if (!this.#hasWritten || !this.#isInSync || this.#isReplacing) return;
+    try {
+      await this.#tables.main.transact(operations);
+    } catch (error) {
+      // An element that expires between its add and its delete is added by the next call.
+      const hasExpired = error instanceof NftRefusedError && error.action === 'delete';
+      if (!hasExpired && this.#isInSync && !this.#isReplacing) throw error;
+    }
+  }
+
+  /**
+   * Number of DNS answers that arrived on another interface than the way back to the resolver; 0 without a table.
+   * @throws NetlinkError
+   */
+  async forgedAnswers(): Promise<number> {
+    if (this.#isReplacing) return this.#forgedAnswers;
+    return await this.#queue.run(async () => {
+      const counters = (await this.#tables.main.counters()) ?? [];
+      const counter = counters.find(({ name }) => name === FORGED_ANSWERS_COUNTER);
+      this.#forgedAnswers = Number(counter?.packets ?? 0);
+      return this.#forgedAnswers;
+    });
+  }
+
+  /**
    * The FQDN cache in the kernel with remaining timeouts; empty without a table.
    * @throws NetlinkError
    */
@@ -296,7 +335,10 @@ export class PolicyBackend {
   async #replaceAll({ chains, elements }: PolicyState, fqdn: FqdnContent): Promise<number> {
     const slice = new TimeSlice();
     const bySet = new Map<NftSetName, NftElement[]>(
-      NFT_SET_NAMES.filter((set) => !isAnswerSet(set)).map((set) => [set, []]),
+      NFT_SET_NAMES.filter((set) => !isAnswerSet(set) && set !== 'dns-resolvers').map((set) => [
+        set,
+        [],
+      ]),
     );
     for (const source of elements) {
       const { set, element } = setElement(source);
@@ -313,6 +355,7 @@ export class PolicyBackend {
     bySet.set('fqdn-cache', cache).set('fqdn-peers', peers);
     for (const [set, answers] of await readAnswers(await activeTable(this.#tables)))
       bySet.set(set, answers);
+    bySet.set('dns-resolvers', this.#resolvers.elements());
     await this.#rebuild({ chains, elements: bySet });
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
@@ -324,22 +367,27 @@ export class PolicyBackend {
   }
 
   /**
-   * Rebuilds the table. If the kernel refuses a log rule, for example because it lacks
-   * nfnetlink_log, writes the table without log rules: enforcing matters more than logging.
+   * Rebuilds the table. If the kernel refuses a log rule or the queue rule, for example because it lacks nfnetlink_log or
+   * NFQUEUE, writes the table without: enforcing matters more.
    */
   async #rebuild(content: TableContent): Promise<void> {
-    const { logGroup, onWarning } = this.#options;
-    try {
-      await rebuild(this.#tables, this.#nft, this.#options, content);
-    } catch (error) {
-      const isLogRuleRefused =
-        logGroup !== undefined &&
-        error instanceof NftRefusedError &&
-        error.rule !== undefined &&
-        DENY_VERDICTS.some((denial) => error.chain?.startsWith(denial));
-      if (!isLogRuleRefused) throw error;
-      onWarning('cannot log denied packets', { logGroup, err: error });
-      await rebuild(this.#tables, this.#nft, { ...this.#options, logGroup: undefined }, content);
+    let options: PolicyTableOptions = this.#options;
+    this.#queueError = undefined;
+    for (;;) {
+      try {
+        return await rebuild(this.#tables, this.#nft, options, content);
+      } catch (error) {
+        if (!(error instanceof NftRefusedError) || error.rule === undefined) throw error;
+        const { logGroup } = options;
+        const isDenyChain = DENY_VERDICTS.some((denial) => error.chain?.startsWith(denial));
+        if (isDenyChain && logGroup !== undefined) {
+          this.#options.onWarning('cannot log denied packets', { logGroup, err: error });
+          options = { ...options, logGroup: undefined };
+        } else if (error.chain === DNS_QUEUE_CHAIN && options.hasQueue !== false) {
+          this.#queueError = error;
+          options = { ...options, hasQueue: false };
+        } else throw error;
+      }
     }
   }
 

@@ -77,6 +77,23 @@ export class PolicyKernel {
     return (await Promise.all(all)).flat();
   }
 
+  /** Calls `PolicyBackend.queueDns` in every family. @throws NftRefusedError, NetlinkError */
+  async queueDns(resolvers: readonly string[]): Promise<void> {
+    const all = [...this.families].map(([family, { backend }]) =>
+      backend.queueDns(resolvers.filter((resolver) => familyOf(resolver) === family)),
+    );
+    await Promise.all(all);
+  }
+
+  /**
+   * Number of DNS answers that arrived on another interface than the way back to the resolver.
+   * @throws NetlinkError
+   */
+  async forgedAnswers(): Promise<number> {
+    const all = [...this.families.values()].map(({ backend }) => backend.forgedAnswers());
+    return (await Promise.all(all)).reduce((sum, count) => sum + count, 0);
+  }
+
   /** Counters of denied packets by IP family. @throws NetlinkError */
   async deniedPackets(): Promise<ReadonlyMap<IpFamily, readonly DeniedPackets[]>> {
     const counts = [...this.families].map(

@@ -5,18 +5,24 @@
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import { Loop } from '../../sync/loop.ts';
+import { SerialQueue } from '../../sync/serial-queue.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { FqdnContent, FqdnElement, FqdnEntry } from '../compile/change.ts';
+import { DNS_QUEUE } from '../compile/dns-chains.ts';
 import type { ListId } from '../model/terms.ts';
 import { FqdnCache, type FqdnCacheOptions } from './cache.ts';
-import { type MangleTable, syncDnsRules } from './dns-queue-rules.ts';
 import type { DnsObservation } from './inspector.ts';
 import { QueueThread } from './queue-thread.ts';
 import type { CounterName, FromThread, ToThread } from './thread-messages.ts';
 
-/** Stores observed addresses in the kernel. */
+/** Queues DNS packets, and stores observed addresses, in the kernel. */
 export interface FqdnStore {
+  /**
+   * Queues DNS packets to and from these resolvers, and no others, for some seconds. Rejects if the kernel cannot do so.
+   */
+  queueDns(resolvers: readonly string[]): Promise<void>;
+  /** Number of answers that the kernel did not queue, because they did not come from the resolver's interface. */
+  forgedAnswers(): Promise<number>;
   /** Resolves when packets to the addresses may pass, or at once while the table is replaced. */
   addFqdnAddresses(elements: readonly FqdnElement[], entries: readonly FqdnEntry[]): Promise<void>;
   /** Removes addresses that the FQDN cache evicted. */
@@ -32,8 +38,10 @@ export interface DnsSnooperObserver {
   addFailed(error: unknown): void;
   /** Evicted addresses could not be removed from the kernel; they stay until they expire. */
   removeFailed(error: unknown): void;
-  /** The iptables rules that queue DNS packets could not be written. A retry follows. */
-  rulesFailed(family: IpFamily, error: unknown): void;
+  /** The kernel does not queue DNS packets. Called once for consecutive failures; retries follow. */
+  queueFailed(error: unknown): void;
+  /** Answers arrived on another interface than the way back to the resolver, at most every 30 seconds. */
+  answersForged(count: number): void;
   /** The inspection thread ended. It is restarted; until then, packets bypass the queue. */
   threadFailed(error: unknown): void;
   /** The inspection thread failed to inspect a packet. */
@@ -42,21 +50,12 @@ export interface DnsSnooperObserver {
 
 export interface DnsSnooperOptions {
   readonly store: FqdnStore;
-  /** The iptables table mangle of each IP family with enforcement. */
-  readonly tables: readonly MangleTable[];
   readonly observer: DnsSnooperObserver;
   readonly timers: Timers;
   readonly cache?: FqdnCacheOptions;
-  /** NFQUEUE number; default: `DNS_QUEUE`. */
-  readonly queue?: number;
 }
 
-/** Default NFQUEUE number. */
-export const DNS_QUEUE = 2610;
-
-/** Milliseconds between attempts to write the iptables rules. */
-const BACKOFF = { first: 1000, max: 60_000 };
-/** Milliseconds between removals of expired cache entries. */
+/** Milliseconds between removals of expired cache entries, and between reports of forged answers. */
 const EXPIRY_PERIOD = 30_000;
 
 export type DnsSnooperStats = ReturnType<DnsSnooper['stats']>;
@@ -65,37 +64,32 @@ export class DnsSnooper {
   readonly #options: DnsSnooperOptions;
   readonly #cache: FqdnCache;
   readonly #thread: QueueThread;
-  readonly #queue: number;
-  readonly #loops: readonly Loop[];
-  /**
-   * Domain name patterns of policy rules. undefined until `setPatterns`; iptables rules of an
-   * earlier agent stay until then.
-   */
+  /** Domain name patterns of policy rules. undefined until `setPatterns`. */
   #patterns: ReadonlySet<string> | undefined;
   #resolvers: ReadonlySet<string> = new Set();
   /** Number of answers whose addresses could not be stored. */
   #notStored = 0;
-  /** The iptables rules (by IP family) or the thread, while the last attempt failed. */
-  readonly #failing = new Set<IpFamily | 'thread'>();
+  /** Parts whose last attempt failed. */
+  readonly #failing = new Set<'queue' | 'thread'>();
+  readonly #renewals = new SerialQueue();
+  /** Whether a renewal waits for an earlier one. */
+  #isRenewalWaiting = false;
+  /** Value of the counter at the last report; undefined before the first. */
+  #forgedAnswers: number | undefined;
   #expiry: unknown;
 
   constructor(options: DnsSnooperOptions) {
-    const { tables, timers, observer, queue = DNS_QUEUE } = options;
+    const { timers, observer } = options;
     this.#options = options;
-    this.#queue = queue;
     this.#cache = new FqdnCache(options.cache);
     this.#thread = new QueueThread({
-      queue,
+      queue: DNS_QUEUE,
       timers,
       onMessage: (message, reply) => void this.#onMessage(message, reply),
       onFailure: (error) => {
         this.#failing.add('thread');
         observer.threadFailed(error);
       },
-    });
-    this.#loops = tables.map((table) => {
-      const run = () => this.#writeRules(table);
-      return new Loop({ run, minPeriod: 0, backoff: BACKOFF, timers });
     });
     this.#expire();
   }
@@ -120,10 +114,8 @@ export class DnsSnooper {
     const elements = this.#cache.setPatterns(listsByPattern, this.#options.timers.now());
     const patterns = new Set(listsByPattern.keys());
     if (this.#patterns === undefined || !isSame(patterns, this.#patterns)) {
-      const wasActive = this.#patterns && this.#isActive;
       this.#patterns = patterns;
-      this.#configureThread();
-      if (this.#isActive !== wasActive) this.#requestRules();
+      this.#configure();
     }
     if (elements.length === 0) return;
     try {
@@ -137,9 +129,7 @@ export class DnsSnooper {
   setResolvers(resolvers: ReadonlySet<string>): void {
     if (isSame(resolvers, this.#resolvers)) return;
     this.#resolvers = new Set(resolvers);
-    if (this.#patterns === undefined) return;
-    this.#configureThread();
-    this.#requestRules();
+    if (this.#patterns !== undefined) this.#configure();
   }
 
   /** The cache content of one IP family, for a full write of the policy table. */
@@ -152,11 +142,6 @@ export class DnsSnooper {
   /** Whether a peer list has an address because a domain name resolved to it. */
   hasPeer(list: ListId, address: string): boolean {
     return this.#cache.hasPeer(list, address, this.#options.timers.now());
-  }
-
-  /** Checks the iptables rules that queue DNS packets, and restores them after external changes. */
-  resyncRules(): void {
-    if (this.#hasNames) this.#requestRules();
   }
 
   /** Counters since the start, and cache sizes. */
@@ -173,17 +158,18 @@ export class DnsSnooper {
       notLearned: this.#notStored,
       /**
        * Whether answers are not observed although rules have domain names: no resolver is known, or
-       * the thread or the iptables rules of an IP family failed.
+       * the thread failed, or the kernel does not queue DNS packets.
        */
       isNotObserving: this.#hasNames && (this.#resolvers.size === 0 || this.#failing.size > 0),
       ...this.#cache.stats(),
     };
   }
 
-  /** Stops the snooper. Keeps the iptables rules: packets bypass a queue without a listener. */
+  /** Stops the snooper. Packets bypass a queue without a listener. */
   async close(): Promise<void> {
     this.#options.timers.clear(this.#expiry);
-    await Promise.all([this.#thread.stop(), ...this.#loops.map((loop) => loop.stop())]);
+    await this.#thread.stop();
+    await this.#renewals.run(async () => {});
   }
 
   get #hasNames(): boolean {
@@ -194,38 +180,41 @@ export class DnsSnooper {
     return this.#hasNames && this.#resolvers.size > 0;
   }
 
-  #configureThread(): void {
-    if (!this.#isActive) {
+  /** The thread answers new settings with a sign of life, which renews the resolvers. */
+  #configure(): void {
+    if (this.#isActive) {
+      const patterns = [...(this.#patterns ?? [])];
+      this.#thread.run({ patterns, resolvers: [...this.#resolvers] });
+    } else {
       this.#thread.idle();
-      return;
+      this.#renewResolvers();
     }
-    const patterns = [...(this.#patterns ?? [])];
-    this.#thread.run({ patterns, resolvers: [...this.#resolvers] });
   }
 
-  #requestRules(): void {
-    for (const loop of this.#loops) loop.request();
-  }
-
-  async #writeRules(table: MangleTable): Promise<number | undefined> {
-    try {
-      const isWritten = await syncDnsRules(
-        table,
-        this.#isActive ? this.#resolvers : [],
-        this.#queue,
-      );
-      this.#failing.delete(table.family);
-      return isWritten ? 0 : undefined;
-    } catch (error) {
-      this.#failing.add(table.family);
-      this.#options.observer.rulesFailed(table.family, error);
-      throw error;
-    }
+  /**
+   * Queues the packets of the resolvers for some seconds. Called while the thread lives: without it or the main thread the
+   * resolvers expire in the kernel, and DNS packets bypass the queue.
+   */
+  #renewResolvers(): void {
+    if (this.#isRenewalWaiting) return;
+    this.#isRenewalWaiting = true;
+    const { store, observer } = this.#options;
+    void this.#renewals.run(async () => {
+      this.#isRenewalWaiting = false;
+      try {
+        await store.queueDns(this.#isActive ? [...this.#resolvers] : []);
+        this.#failing.delete('queue');
+      } catch (error) {
+        if (!this.#failing.has('queue')) observer.queueFailed(error);
+        this.#failing.add('queue');
+      }
+    });
   }
 
   async #onMessage(message: FromThread, reply: (message: ToThread) => void): Promise<void> {
     const { observer } = this.#options;
     if (message.kind === 'ready') this.#failing.delete('thread');
+    if (message.kind === 'alive' && this.#isActive) this.#renewResolvers();
     if (message.kind === 'failed') observer.packetFailed(new Error(message.error));
     if (message.kind !== 'observations') return;
     const { first, batch } = message;
@@ -269,7 +258,21 @@ export class DnsSnooper {
   #expire(): void {
     const { timers } = this.#options;
     this.#cache.expire(timers.now());
+    void this.#reportForgedAnswers();
     this.#expiry = timers.set(() => this.#expire(), EXPIRY_PERIOD);
+  }
+
+  async #reportForgedAnswers(): Promise<void> {
+    const { store, observer } = this.#options;
+    if (!this.#isActive) return;
+    try {
+      const count = await store.forgedAnswers();
+      const before = this.#forgedAnswers ?? count;
+      this.#forgedAnswers = count;
+      if (count > before) observer.answersForged(count - before);
+    } catch {
+      // The next report has the total.
+    }
   }
 }
 

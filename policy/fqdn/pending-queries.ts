@@ -2,10 +2,11 @@
  * Observed queries without an answer. Only the first answer to a query counts, and only if
  * protocol, client address, client port, id, question and server match.
  *
- * The iptables rules queue only packets of connections to a resolver. An attacker would have to
- * spoof the resolver's address, and guess port, id and question. The client itself knows port, id
- * and question. Its packets arrive on the interface of the query, so an answer from that interface
- * does not count.
+ * The kernel queues only packets of connections to a resolver, and answers only if they arrive on the
+ * interface of the route back (`compile/dns-chains.ts`). There an attacker would have to spoof the
+ * resolver's address, and guess port, id and question. The client itself knows port, id and question,
+ * and ports of a bridge count as one interface. Its packets arrive on the port of the query, so an
+ * answer from that port does not count.
  */
 import type { DnsQuestion } from './dns-message.ts';
 import type { SocketAddress } from './packet.ts';

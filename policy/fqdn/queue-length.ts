@@ -7,7 +7,7 @@ export interface QueueLengthLimits {
 }
 
 /**
- * If the whole process hangs, DNS fails until the queue is full and packets bypass the queue. 128
+ * If the whole process hangs, DNS fails until the queue is full or the resolvers expire, and packets bypass the queue. 128
  * packets are one second of DNS traffic on a busy node, and several seconds on a quiet node.
  * Measured with 2,000 lookups a second on a machine without idle CPU: up to 1,000 packets waited.
  */

@@ -44,6 +44,8 @@ export type ToThread =
 export type FromThread =
   /** The queue is bound. */
   | { readonly kind: 'ready' }
+  /** The thread reads the queue; sent regularly while it has domain names. */
+  | { readonly kind: 'alive' }
   | ({ readonly kind: 'observations' } & ObservationBatch)
   /** Inspecting a packet failed; the packet was accepted. */
   | { readonly kind: 'failed'; readonly error: string };

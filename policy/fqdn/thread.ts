@@ -25,6 +25,9 @@ const baseCounts = Float64Array.from(options.counts);
 let received = 0;
 let length = queueLength.length(0, performance.now());
 let timer: NodeJS.Timeout | undefined;
+let aliveTimer: NodeJS.Timeout | undefined;
+/** Milliseconds between signs of life. The kernel stops queueing packets after four missing ones. */
+const ALIVE_PERIOD = 500;
 
 function post(message: FromThread): void {
   parentPort?.postMessage(message);
@@ -73,10 +76,19 @@ function scheduleCheck(): void {
   );
 }
 
+/** Tells the main thread that this thread reads the queue: now, and regularly. */
+function reportAlive(isActive: boolean): void {
+  clearInterval(aliveTimer);
+  if (!isActive) return;
+  post({ kind: 'alive' });
+  aliveTimer = setInterval(() => post({ kind: 'alive' }), ALIVE_PERIOD);
+}
+
 function onMessage(message: ToThread): void {
   switch (message.kind) {
     case 'settings':
       handler.configure(message.patterns, message.resolvers);
+      reportAlive(message.patterns.length > 0);
       break;
     case 'stored':
       handler.deferred.release(message.first, message.last);
@@ -86,6 +98,7 @@ function onMessage(message: ToThread): void {
       queue.close();
       options.descriptor[0] = NO_DESCRIPTOR;
       clearTimeout(timer);
+      clearInterval(aliveTimer);
       parentPort?.close();
   }
 }

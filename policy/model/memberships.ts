@@ -26,6 +26,8 @@ export interface AddressEntry {
   readonly namedPorts: readonly NamedPortMember[];
   /** Whether a pod of this node has the address. */
   readonly isLocalPod: boolean;
+  /** Whether a policy with domain names selects the pod. Always false for pods of other nodes. */
+  readonly usesNames: boolean;
   /** Ids of the policy sets that apply to the pod. Always undefined for pods of other nodes. */
   readonly policySets: Readonly<Record<Direction, number | undefined>>;
 }
@@ -34,6 +36,7 @@ export const EMPTY_ENTRY: AddressEntry = {
   peers: [],
   namedPorts: [],
   isLocalPod: false,
+  usesNames: false,
   policySets: { ingress: undefined, egress: undefined },
 };
 

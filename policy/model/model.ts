@@ -317,6 +317,7 @@ export class PolicyModel {
         peers: entry.peers,
         namedPorts: [...entry.namedPorts, ...this.#memberships.localNamedPorts(podClass)],
         isLocalPod: true,
+        usesNames: egress?.usesNames ?? false,
         policySets: { ingress: ingress?.id, egress: egress?.id },
       };
     });

@@ -20,6 +20,8 @@ export interface PolicySet {
   readonly key: string;
   readonly policies: readonly StoredPolicy[];
   refCount: number;
+  /** Whether a rule has domain names, as of the last `update()`. */
+  usesNames: boolean;
 }
 
 interface StoredPolicy {
@@ -119,7 +121,8 @@ export class PolicySets {
     const key = [direction, ...ids].join('\n');
     const set = getOrCreate(this.#sets, key, () => {
       this.#lastId += 1;
-      const created = { id: this.#lastId, direction, key, policies, refCount: 0 };
+      const id = this.#lastId;
+      const created = { id, direction, key, policies, refCount: 0, usesNames: false };
       this.#dirtySets.add(created);
       for (const stored of policies) {
         stored.sets.add(created);
@@ -139,12 +142,12 @@ export class PolicySets {
   /**
    * Assigns policy sets to dirty classes, drops unused policy sets and updates the rules of changed
    * policies.
-   * @returns classes with changed assignments, and policy sets that were added, dropped or may have
+   * @returns classes with changed assignments or a changed use of domain names, and policy sets that were added, dropped or may have
    * changed rules.
    */
   update(): { readonly classes: readonly PodClass[]; readonly sets: readonly PolicySet[] } {
     // Assign first, so that policy sets that are no longer needed have no references afterwards.
-    const classes = [...this.#dirtyClasses].filter((podClass) => this.#assign(podClass));
+    const classes = new Set([...this.#dirtyClasses].filter((podClass) => this.#assign(podClass)));
     this.#dirtyClasses.clear();
     for (const set of this.#dirtySets) if (set.refCount === 0) this.#drop(set);
     for (const stored of this.#changedPolicies) {
@@ -162,7 +165,11 @@ export class PolicySets {
     this.#changedPolicies.clear();
     const sets = [...this.#dirtySets];
     this.#dirtySets.clear();
-    return { classes, sets };
+    const toggled = new Set(sets.filter(updateUsesNames));
+    for (const [podClass, { egress }] of toggled.size > 0 ? this.#assigned : []) {
+      if (egress !== undefined && toggled.has(egress)) classes.add(podClass);
+    }
+    return { classes: [...classes], sets };
   }
 
   /** The rules of a policy set; undefined if nothing refers to the set. */
@@ -241,6 +248,15 @@ export class PolicySets {
     stored.policy = policy;
     this.#changedPolicies.add(stored);
   }
+}
+
+/** @returns whether `usesNames` changed. */
+function updateUsesNames(set: PolicySet): boolean {
+  const before = set.usesNames;
+  set.usesNames = set.policies.some(({ rules }) =>
+    rules[set.direction]?.some(({ peers }) => peers !== undefined && peers.domainNames.length > 0),
+  );
+  return set.usesNames !== before;
 }
 
 function idOf(kind: PolicyKind, key: ObjectKey): string {

@@ -58,6 +58,7 @@ function world() {
         isNotObserving: false,
       }),
       queueDrops: async () => 0,
+      forgedAnswers: async () => 0,
       denied: async () => [],
     },
     ['IPv4', 'IPv6'],

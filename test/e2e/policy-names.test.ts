@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
+import { DNS_QUEUE } from '../../policy/compile/dns-chains.ts';
 import { POLICY_TABLE } from '../../policy/compile/policy-table.ts';
-import { DNS_QUEUE } from '../../policy/fqdn/dns-snooper.ts';
 import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
@@ -84,11 +84,12 @@ for (const mode of ['nftables', 'iptables'] as const) {
       ...object,
       metadata: { ...(object.metadata as object), namespace: 'kube-system' },
     });
+    /** Number of IP families in which the kernel queues DNS packets. */
     const queues = async () => {
       const texts = await Promise.all(
-        ['iptables-nft-save', 'ip6tables-nft-save'].map(async (command) => {
-          const { stdout } = await lab.node.exec(command, ['-t', 'mangle'], { reject: false });
-          return stdout.includes('PORTWIDE-DNS');
+        ['ip', 'ip6'].map(async (family) => {
+          const args = ['list', 'set', family, POLICY_TABLE, 'dns-resolvers'];
+          return (await lab.node.exec('nft', args, { reject: false })).stdout.includes('elements');
         }),
       );
       return texts.filter(Boolean).length;
@@ -246,17 +247,58 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(lost, []);
     });
 
-    it('removes the DNS queue rules without --network-policy, and with cleanup', async () => {
+    it('removes the DNS queue rules of earlier versions, and with cleanup', async () => {
+      const commands = ['iptables-nft', 'ip6tables-nft'];
+      const write = async () => {
+        const lines = [':PORTWIDE-DNS - [0:0]', '-A FORWARD -p udp -j PORTWIDE-DNS'];
+        const rule = `-A PORTWIDE-DNS -j NFQUEUE --queue-num ${DNS_QUEUE} --queue-bypass`;
+        const input = ['*mangle', ...lines, rule, 'COMMIT', ''].join('\n');
+        for (const each of commands)
+          await lab.node.exec(`${each}-restore`, ['--noflush'], { input });
+      };
+      const remaining = async () => {
+        const texts = commands.map(async (each) => {
+          const { stdout } = await lab.node.exec(`${each}-save`, ['-t', 'mangle']);
+          return stdout.split('\n').filter((line) => line.includes('PORTWIDE-DNS'));
+        });
+        return (await Promise.all(texts)).flat();
+      };
+      const removed = () => waitFor('removal', async () => (await remaining()).length === 0);
       await agent.stop();
-      assert.equal(await queues(), 2);
+      await write();
       await agent.start(flags);
-      await queueing(false);
+      await removed();
+      await waitFor('no table', async () => (await queues()) === 0);
       await agent.stop();
+      await write();
       await agent.start([...flags, '--network-policy']);
+      await removed();
       await queueing(true);
       await agent.stop();
+      await write();
       await lab.node.exec(PORTWIDE, ['cleanup']);
+      assert.deepEqual(await remaining(), []);
       assert.equal(await queues(), 0);
+    });
+
+    it('queues DNS packets of selected pods only', async () => {
+      await agent.start([...flags, '--network-policy']);
+      await queueing(true);
+      const set = ['list', 'set', 'ip', POLICY_TABLE, 'fqdn-clients'];
+      const clients = async () => (await lab.node.exec('nft', set)).stdout.includes(pod.ipv4);
+      await waitFor('the pod is selected', clients);
+      const others = policies().slice(0, -1);
+      agent.write('policies', [
+        ...others,
+        adminPolicy('AdminNetworkPolicy', 'names', {
+          priority: 1,
+          subject: { namespaces: { matchLabels: { no: 'namespace' } } },
+          egress: [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }] }],
+        }),
+      ]);
+      await waitFor('the pod is not selected', async () => !(await clients()));
+      agent.write('policies', policies());
+      await waitFor('the pod is selected', clients);
     });
   });
 }

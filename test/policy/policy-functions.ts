@@ -163,8 +163,8 @@ export const policy = {
     agent(name).left.operations = operations;
   },
 
-  /** Simulates a kernel without nflog. */
-  async policyWithoutNflog(name: string): Promise<void> {
+  /** Simulates a kernel without an expression: nflog, or targets of iptables. */
+  async policyWithout(name: string, expression: 'log' | 'target'): Promise<void> {
     for (const tables of Object.values(agent(name).tables) as RuleTable[]) {
       const transact = tables.transact.bind(tables);
       tables.transact = async (steps) => {
@@ -175,7 +175,9 @@ export const policy = {
         for (const step of known) {
           if (step.action !== 'fill') continue;
           const rules = [...step.chain.rules];
-          const rule = rules.findIndex(({ expressions }) => expressions.includes('log\0'));
+          const rule = rules.findIndex(({ expressions }) =>
+            expressions.includes(`${expression}\0`),
+          );
           const refused = { chain: step.chain.name, rule };
           if (rule >= 0) throw new NftRefusedError(new NetlinkError('rule', ENOENT), refused);
         }
@@ -186,6 +188,15 @@ export const policy = {
 
   policyReplaceAll: (name: string, state: TableState, content: FqdnContent = NOTHING) =>
     refusalOf(agent(name).backend.replaceAll(state, content)),
+
+  /** @returns an error message, or undefined. */
+  policyQueueDns: (name: string, resolvers: readonly string[]) =>
+    agent(name)
+      .backend.queueDns(resolvers)
+      .then(
+        () => undefined,
+        (error: unknown) => String(error),
+      ),
 
   policyApply: (name: string, change: PolicyChange) => refusalOf(agent(name).backend.apply(change)),
 

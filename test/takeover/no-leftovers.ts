@@ -8,4 +8,5 @@ export const NO_LEFTOVERS = {
   iptablesRules: () => nothing,
   ipvs: () => nothing,
   policyRules: nothing,
+  dnsRules: nothing,
 };

@@ -37,6 +37,7 @@ function agent(
       iptablesRules: (family) => noting(`rules of ${family}`),
       ipvs: (excludeCidrs) => noting(`IPVS but ${excludeCidrs}`),
       policyRules: noting('policy'),
+      dnsRules: noting('DNS queue rules'),
     },
   );
   return {
@@ -79,9 +80,9 @@ describe('takeover: removals after first syncs', () => {
     });
   }
 
-  it('keeps network policy when the agent enforces it', async () => {
+  it('keeps network policy when the agent enforces it, but no DNS queue rules of earlier versions', async () => {
     const { removedAfter } = agent('ipvs', { families: ['IPv6'], networkPolicy: true });
-    assert.deepEqual(await removedAfter('IPv6'), [`${tables} of IPv6`]);
+    assert.deepEqual(await removedAfter('IPv6'), ['DNS queue rules', `${tables} of IPv6`]);
   });
 
   it('keeps IPVS while rules may reference its sets', async () => {

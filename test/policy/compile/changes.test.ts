@@ -817,6 +817,27 @@ describe('changes: kernel changes computed from API objects', () => {
     agent.sync();
     assert.deepEqual([...domainNames.keys()], ['example.com']);
   });
+
+  it('follows the pods of this node that a policy with domain names selects', () => {
+    const policy = (...peers: NonNullable<PolicyRule['peers']>) =>
+      adminPolicy('p', { subject: WEB_ONLY, egress: [rule({ peers })] });
+    const name = { kind: 'domainName', pattern: 'example.com' } as const;
+    const clients = () => texts(appliedElements(agent, 'fqdn-clients'));
+    const agent = synced(policy(network('0.0.0.0/0')), web(1), db(1), web(3, { nodeName: THERE }));
+    assert.deepEqual(clients(), []);
+    // The policy stays the same object, with other rules.
+    agent.upsert(policy(network('0.0.0.0/0'), name));
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').add), ['fqdn-clients 10.0.0.1']);
+    agent.upsert(web(2));
+    agent.sync();
+    assert.deepEqual(clients(), ['fqdn-clients 10.0.0.1', 'fqdn-clients 10.0.0.2']);
+    agent.upsert(web(2, { labels: { app: 'other' } }));
+    agent.sync();
+    assert.deepEqual(clients(), ['fqdn-clients 10.0.0.1']);
+    agent.upsert(policy(network('0.0.0.0/0')));
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').remove), ['fqdn-clients 10.0.0.1']);
+    assert.deepEqual(clients(), []);
+  });
 });
 
 function onlyOf(changes: readonly PolicyChange[], family: string): PolicyChange {

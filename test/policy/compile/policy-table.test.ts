@@ -20,7 +20,9 @@ describe('policy-table: static chains of the policy table', () => {
     ];
     const established = 'ct state established,related accept';
     const untracked = 'ct state untracked meta l4proto udp';
-    const hooks = [...chains('IPv4')].filter(([, { hook }]) => hook !== undefined);
+    const hooks = [...chains('IPv4')].filter(
+      ([name, { hook }]) => hook !== undefined && !name.startsWith('dns-'),
+    );
     assert.deepEqual(Object.fromEntries(hooks), {
       forward: {
         hook: 'type filter hook forward priority 10; policy accept;',
@@ -58,6 +60,57 @@ describe('policy-table: static chains of the policy table', () => {
       `ip saddr @selected-pods ${answer} update @vip-answers { ip saddr . th dport . th sport ${timeout} } accept`,
       `ip daddr @selected-pods ${answer} accept`,
     ]);
+  });
+
+  it('queues DNS packets of pods, after DNAT, and answers only from the interface of the way back', () => {
+    const tracked = 'ct original proto-dst 53 ct original ip daddr @dns-resolvers';
+    const query = 'th dport 53 ip daddr @dns-resolvers ip saddr @fqdn-clients goto dns-queue';
+    const answer = 'th sport 53 ip saddr @dns-resolvers ip daddr @fqdn-clients';
+    const both = (rule: (protocol: string) => string) => ['udp', 'tcp'].map(rule);
+    const dns = [...chains('IPv4')].filter(([name]) => name.startsWith('dns-'));
+    assert.deepEqual(Object.fromEntries(dns), {
+      'dns-prerouting': {
+        hook: 'type filter hook prerouting priority -90; policy accept;',
+        rules: [
+          'ct state untracked goto dns-untracked',
+          ...both((protocol) => `meta l4proto ${protocol} ${tracked} goto dns-tracked`),
+        ],
+      },
+      'dns-output': {
+        hook: 'type filter hook output priority -90; policy accept;',
+        rules: [
+          ...both(
+            (protocol) => `meta l4proto ${protocol} ct state untracked ${answer} goto dns-queue`,
+          ),
+          ...both(
+            (protocol) =>
+              `meta l4proto ${protocol} ${tracked} ct direction reply ip daddr @fqdn-clients goto dns-queue`,
+          ),
+        ],
+      },
+      'dns-tracked': {
+        hook: undefined,
+        rules: [
+          'ct direction original ip saddr @fqdn-clients goto dns-queue',
+          'ct direction reply ip daddr @fqdn-clients goto dns-answers',
+        ],
+      },
+      'dns-untracked': {
+        hook: undefined,
+        rules: [
+          ...both((protocol) => `meta l4proto ${protocol} ${query}`),
+          ...both((protocol) => `meta l4proto ${protocol} ${answer} goto dns-answers`),
+        ],
+      },
+      'dns-answers': {
+        hook: undefined,
+        rules: [
+          'fib saddr . mark . iif oif != 0 goto dns-queue',
+          'counter name "forged-dns-answers"',
+        ],
+      },
+      'dns-queue': { hook: undefined, rules: ['queue flags bypass to 2610'] },
+    });
   });
 
   it('accepts neighbour discovery', () => {

@@ -38,6 +38,7 @@ function everything(family: IpFamily): TableState {
     elements: [
       { set: 'hairpin-pods', address: pod },
       { set: 'selected-pods', address: pod },
+      { set: 'fqdn-clients', address: pod },
       { set: 'owned-vips', address: other },
       { set: 'egress-pods', address: pod, policySetId: 1 },
       { set: 'ingress-pods', address: pod, policySetId: 1 },
@@ -102,6 +103,7 @@ for (const family of IP_FAMILIES) {
         'named-ports': 1,
         'hairpin-pods': 1,
         'selected-pods': 1,
+        'fqdn-clients': 1,
         'owned-vips': 1,
         'ingress-pods': 1,
         'egress-pods': 1,
@@ -114,8 +116,11 @@ for (const family of IP_FAMILIES) {
       await all(everything(family));
       assert.deepEqual(await state(), before);
       const [filled, committed, ...others] = await helper.call('policyLog', 'agent');
-      assert.match(filled ?? '', /^fill untracked, .*, add owned-vips 1$/);
-      assert.equal(committed, 'fill forward, fill input, fill output, fill commit-marker');
+      assert.match(filled ?? '', /^fill dns-tracked, .*, add fqdn-clients 1$/);
+      assert.equal(
+        committed,
+        'fill forward, fill input, fill output, fill dns-prerouting, fill dns-output, fill commit-marker',
+      );
       assert.deepEqual(others, [
         `staging: ${filled}`,
         `staging: ${committed}, delete-table portwide-policy`,
@@ -338,7 +343,7 @@ for (const family of IP_FAMILIES) {
 
     it('enforces without log rules when the kernel has no nflog', async () => {
       await helper.call('policyStart', 'agent', { family, logGroup: 5 });
-      await helper.call('policyWithoutNflog', 'agent');
+      await helper.call('policyWithout', 'agent', 'log');
       await all(everything(family));
       const log = await helper.call('policyLog', 'agent');
       assert.deepEqual(
@@ -347,6 +352,38 @@ for (const family of IP_FAMILIES) {
       );
       const chain = await nft('list', 'chain', ip, 'portwide-policy', 'deny-baseline-egress');
       assert.match(chain, /counter name "deny-baseline-egress" drop/);
+    });
+
+    it('enforces without queueing DNS packets when the kernel has no NFQUEUE, and says so when asked', async () => {
+      await helper.call('policyWithout', 'agent', 'target');
+      await all(everything(family));
+      assert.doesNotMatch(
+        await nft('list', 'chain', ip, 'portwide-policy', 'dns-queue'),
+        /queue num/,
+      );
+      assert.match(
+        (await helper.call('policyQueueDns', 'agent', [at(1)])) ?? '',
+        /rule 0 of chain dns-queue/,
+      );
+      assert.equal(await helper.call('policyQueueDns', 'agent', []), undefined);
+    });
+
+    it('queues DNS packets of the given resolvers, until they expire', async () => {
+      const queue = async (...numbers: readonly number[]) =>
+        assert.equal(await helper.call('policyQueueDns', 'agent', numbers.map(at)), undefined);
+      const resolvers = async () =>
+        (await set('dns-resolvers')).map((element) => element.split(' ')[0]).join();
+      await queue(1);
+      await all(everything(family));
+      for (const numbers of [[1, 2], [2], []]) {
+        // They expire after two seconds.
+        await waitFor(`resolvers ${numbers.join()}`, async () => {
+          await queue(...numbers);
+          return (await resolvers()) === numbers.map(at).join();
+        });
+      }
+      await queue(3);
+      await waitFor('resolvers expire', async () => (await resolvers()) === '');
     });
 
     it('reports the refused element, or the refused rule with its policy', async () => {

@@ -89,7 +89,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.deepEqual(main.log, [
       'replace table',
       'rules of all, add peers 1, add egress-pods 1',
-      'rules of forward,input,output,commit-marker',
+      'rules of forward,input,output,dns-prerouting,dns-output,commit-marker',
     ]);
     assert.deepEqual(staging.log, []);
     main.log = [];
@@ -109,7 +109,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.deepEqual(staging.log, [
       'replace table',
       'rules of all, add peers 1, add egress-pods 1',
-      `rules of forward,input,output,commit-marker, delete table ${POLICY_TABLE}`,
+      `rules of forward,input,output,dns-prerouting,dns-output,commit-marker, delete table ${POLICY_TABLE}`,
       'delete table',
     ]);
     assert.ok(isWhole());

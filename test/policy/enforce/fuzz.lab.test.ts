@@ -52,7 +52,10 @@ function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
   );
   const single = many(
     fc
-      .tuple(fc.constantFrom('selected-pods' as const, 'owned-vips' as const), number)
+      .tuple(
+        fc.constantFrom('selected-pods' as const, 'fqdn-clients' as const, 'owned-vips' as const),
+        number,
+      )
       .map(([set, each]): PolicyElement => ({ set, address: at(each) })),
   );
   const peer = many(
@@ -148,6 +151,7 @@ function textOf(element: PolicyElement): string {
     case 'hairpin-pods':
       return `hairpin-pods ${element.address} ${element.address}`;
     case 'selected-pods':
+    case 'fqdn-clients':
     case 'owned-vips':
       return `${element.set} ${element.address}`;
     case 'peers':

@@ -2,19 +2,19 @@
  * The agent of the lab tests: observes DNS and enforces one policy set for all pods of the node.
  * Pods may connect to resolvers, and to addresses of the domain names of lists 1 and 2.
  */
-import { IP_FAMILIES, type IpFamily } from '../../../api/objects.ts';
-import { iptablesCommands } from '../../../iptables/commands.ts';
+import { IP_FAMILIES } from '../../../api/objects.ts';
 import { addressFormatter } from '../../../netlink/core/address.ts';
 import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
 import { nftCommand } from '../../../nft/command.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
 import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
+import { DNS_QUEUE } from '../../../policy/compile/dns-chains.ts';
 import { POLICY_TABLE } from '../../../policy/compile/policy-table.ts';
 import { Enforcer } from '../../../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../../../policy/enforce/kernel.ts';
 import type { FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
-import { DNS_QUEUE, DnsSnooper, type DnsSnooperStats } from '../../../policy/fqdn/dns-snooper.ts';
+import { DnsSnooper, type DnsSnooperStats } from '../../../policy/fqdn/dns-snooper.ts';
 import { systemTimers } from '../../../sync/timers.ts';
 import { serveCalls } from '../../child.ts';
 import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
@@ -40,7 +40,7 @@ let learning: DnsSnooper;
 let applied = 0;
 let failing = false;
 let sticking = false;
-let withoutRules: IpFamily | undefined;
+let isQueueRefused = false;
 const log: string[] = [];
 const say = (what: string) => (error: unknown) => {
   log.push(`${what}: ${String(error)}`);
@@ -54,9 +54,10 @@ const functions = {
       DENY_REST,
     ];
     const elements = (isOf: (address: string) => boolean): PolicyElement[] => [
-      ...options.pods
-        .filter(isOf)
-        .map((address) => ({ set: 'egress-pods', address, policySetId: 1 }) as const),
+      ...options.pods.filter(isOf).flatMap((address): PolicyElement[] => [
+        { set: 'egress-pods', address, policySetId: 1 },
+        { set: 'fqdn-clients', address },
+      ]),
       ...options.allowed
         .filter(([first]) => isOf(first))
         .map(([first, last]) => ({ set: 'networks', list: RESOLVERS, first, last }) as const),
@@ -98,19 +99,17 @@ const functions = {
           await kernel.addFqdnAddresses(...args);
         },
         removeFqdnAddresses: (...args) => kernel.removeFqdnAddresses(...args),
+        queueDns: async (resolvers) => {
+          if (isQueueRefused) throw new Error('simulated failure');
+          await kernel.queueDns(resolvers);
+        },
+        forgedAnswers: () => kernel.forgedAnswers(),
       },
-      tables: IP_FAMILIES.map((family) => {
-        const commands = iptablesCommands(family, 'nft');
-        const saveTable: typeof commands.saveTable = async (table) => {
-          if (withoutRules === family) throw new Error('simulated failure');
-          return await commands.saveTable(table);
-        };
-        return { ...commands, saveTable };
-      }),
       observer: {
         addFailed: say('not stored'),
         removeFailed: say('not removed'),
-        rulesFailed: (family, error) => say(`rules ${family}`)(error),
+        queueFailed: say('queue'),
+        answersForged: (count) => say('forged')(count),
         threadFailed: say('thread'),
         packetFailed: say('packet'),
       },
@@ -126,7 +125,7 @@ const functions = {
   setNames: (names: Names): Promise<void> =>
     learning.setPatterns(new Map(names.map(([pattern, lists]) => [pattern, new Set(lists)]))),
   setResolvers: (resolvers: readonly string[]): void => learning.setResolvers(new Set(resolvers)),
-  resyncRules: (): void => learning.resyncRules(),
+  forgedAnswers: (): Promise<number> => kernel.forgedAnswers(),
   numbers: (): DnsSnooperStats => learning.stats(),
   applied: (): number => applied,
   log: (): readonly string[] => log.splice(0),
@@ -138,9 +137,9 @@ const functions = {
     failing = value;
   },
 
-  /** Makes reads of the iptables rules of an IP family fail. */
-  failRules(family: IpFamily | undefined): void {
-    withoutRules = family;
+  /** Makes the kernel refuse to queue DNS packets. */
+  refuseQueue(value: boolean): void {
+    isQueueRefused = value;
   },
 
   /** Makes writes of addresses to the kernel hang. */

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import packet from 'dns-packet';
-import { DNS_QUEUE } from '../../../policy/fqdn/dns-snooper.ts';
+import { DNS_QUEUE } from '../../../policy/compile/dns-chains.ts';
 import { QUEUE_LENGTH_LIMITS } from '../../../policy/fqdn/queue-length.ts';
 import type { Child } from '../../child.ts';
 import { type Host, waitFor } from '../../lab/lab.ts';
@@ -8,7 +8,7 @@ import type { QueueProcessFunctions } from '../../netlink/queue-process.ts';
 import type { AgentFunctions } from './agent.ts';
 import type { ClientFunctions } from './client.ts';
 import { type Asked, addressOf, type ServerFunctions } from './dns-server.ts';
-import { createFqdnLab, type FqdnLab, PORT, VIP } from './fqdn-lab.ts';
+import { createFqdnLab, type FqdnLab, PORT, queuedResolvers, translate, VIP } from './fqdn-lab.ts';
 import type { Flow } from './packets.ts';
 import type { SpooferFunctions } from './spoofer.ts';
 
@@ -269,10 +269,10 @@ describe('dns-snooper: addresses of domain names', () => {
     it('from answers that the client spoofs', async () => {
       const number = unused();
       const { query, host, asking } = await ask(number);
-      const before = await unasked();
       const flow = back(query, host.ipv4);
+      const counted = await agent.call('forgedAnswers');
       await spoofers.client.call('sendFrame', flow, answerOf(query, number));
-      await waitFor('it is seen', async () => (await unasked()) === before + 1);
+      await waitFor('it is seen', async () => (await agent.call('forgedAnswers')) === counted + 1);
       assert.ok(await isDenied(addressOf(number, 'A')));
       // The same spoofed packet is accepted from the resolver's interface.
       await spoofers.elsewhere.call('send', flow, answerOf(query, number));
@@ -305,11 +305,8 @@ describe('dns-snooper: addresses of domain names', () => {
       const before = await agent.call('numbers');
       const [host] = fqdnLab.lab.remotePods;
       await agent.call('setResolvers', [host?.ipv4 ?? '', ...Object.values(VIP)]);
-      await waitFor('rules', async () => {
-        return (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes(
-          `--ctorigdst ${host?.ipv4} `,
-        );
-      });
+      const resolver = host?.ipv4 ?? '';
+      await waitFor('resolver', async () => (await queuedResolvers(node)).includes(resolver));
       const { stdout } = await node.exec('dig', ['+short', `@${host?.ipv4}`, 'a9.example.com']);
       assert.equal(stdout, addressOf(9, 'A'));
       assert.deepEqual(await agent.call('numbers'), before);
@@ -361,9 +358,7 @@ describe('dns-snooper: addresses of domain names', () => {
       const { elsewhere, node } = fqdnLab.lab;
       const rules = async (resolver: string) => {
         await agent.call('setResolvers', [resolver]);
-        await waitFor('rules', async () => {
-          return (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes(resolver);
-        });
+        await waitFor('resolver', async () => (await queuedResolvers(node)).includes(resolver));
       };
       const allowed = ['198.51.100.10', '10.244.2.11', '10.244.2.12'];
       await restart({ allowed: allowed.map((each) => [each, each]) });
@@ -425,11 +420,10 @@ describe('dns-snooper: addresses of domain names', () => {
 
     it('continues while no rule has a domain name and no packets are queued', async () => {
       const { node } = fqdnLab.lab;
-      const mangle = async () => (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout;
       const number = unused();
       await look(`a${number}.example.com`);
       await agent.call('setNames', []);
-      await waitFor('the rules are removed', async () => !(await mangle()).includes('PORTWIDE'));
+      await waitFor('no packet is queued', async () => (await queuedResolvers(node)) === '');
       assert.ok(await connects(addressOf(number, 'A')));
       const other = unused();
       const { queries } = await agent.call('numbers');
@@ -438,21 +432,19 @@ describe('dns-snooper: addresses of domain names', () => {
       // A new list gets the cached addresses.
       await agent.call('setNames', [['*.example.com', [2]]]);
       assert.ok((await agent.call('elements', 2)).includes(addressOf(number, 'A')));
-      await waitFor('packets are queued again', async () => (await mangle()).includes('NFQUEUE'));
+      await waitFor('packets are queued again', () => queuedResolvers(node));
       await look(`a${other}.example.com`);
       assert.ok(await connects(addressOf(other, 'A')));
     });
 
-    it('begins with the first lookup after the rules are written, because the thread was started in advance', async () => {
+    it('begins with the first lookup after packets are queued, because the thread was started in advance', async () => {
       const { node } = fqdnLab.lab;
-      const queueing = async () =>
-        (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes('NFQUEUE');
       await restart({ names: [] });
       await waitFor('a thread has the queue', () => agent.call('queue'));
-      assert.equal(await queueing(), false);
+      assert.equal(await queuedResolvers(node), '');
       assert.equal((await agent.call('numbers')).isNotObserving, false);
       await agent.call('setNames', [['*.example.com', [1]]]);
-      await waitFor('the rules', queueing);
+      await waitFor('packets are queued', () => queuedResolvers(node));
       // The first lookup must be observed, because clients cache its answer.
       const number = unused();
       await look(`a${number}.example.com`);
@@ -484,26 +476,6 @@ describe('dns-snooper: addresses of domain names', () => {
       await connection.close();
     });
 
-    it('that hangs as a process, DNS works once the queue is full', async () => {
-      agent.signal('SIGSTOP');
-      // Queued queries are not answered; later queries are.
-      const { answered } = await client.call('lookups', {
-        resolver: VIP[4],
-        name: 'a1.example.com',
-        count: QUEUE_LENGTH_LIMITS.min + 100,
-        concurrency: 1000,
-      });
-      assert.equal(answered, 100);
-      assert.equal((await look('a1.example.com')).length, 1);
-      assert.equal((await look('a1.example.com', 'A', '+tcp')).length, 1);
-      agent.signal('SIGCONT');
-      const number = unused();
-      await waitFor('addresses are added again', async () => {
-        await look(`a${number}.example.com`);
-        return await connects(addressOf(number, 'A'));
-      });
-    });
-
     it('whose main thread hangs, DNS works', async () => {
       const [one, two] = [unused(), unused()];
       const { overdue } = await agent.call('numbers');
@@ -515,8 +487,12 @@ describe('dns-snooper: addresses of domain names', () => {
         (await pod.tcp(addressOf(one, 'A'), PORT, { timeoutMs: 300 })).outcome,
         'timeout',
       );
-      // The addresses are added late.
-      await waitFor('the addresses', () => connects(addressOf(two, 'A')));
+      // Packets are no longer queued after two seconds. Addresses of earlier answers are added late.
+      await waitFor('the addresses', () => connects(addressOf(one, 'A')));
+      await waitFor('addresses are added again', async () => {
+        await look(`a${two}.example.com`);
+        return await connects(addressOf(two, 'A'));
+      });
       assert.ok((await agent.call('numbers')).overdue >= overdue + 1);
     });
 
@@ -554,19 +530,22 @@ describe('dns-snooper: addresses of domain names', () => {
       assert.equal((await agent.call('numbers')).isNotObserving, false);
     });
 
-    it('that cannot write the iptables rules of one IP family, the failure is reported and retried', async () => {
-      const { node } = fqdnLab.lab;
+    it('on a node that cannot queue packets, DNS works, and the failure is reported once and retried', async () => {
       const isNotObserving = async () => (await agent.call('numbers')).isNotObserving;
       await agent.call('log');
-      await agent.call('failRules', 'IPv6');
-      await agent.call('resyncRules');
+      await agent.call('refuseQueue', true);
       await waitFor('the failure is reported', isNotObserving);
-      assert.deepEqual(await agent.call('log'), ['rules IPv6: Error: simulated failure']);
-      await node.exec('ip6tables-nft', ['-t', 'mangle', '-F']);
-      await agent.call('failRules', undefined);
-      await waitFor('the rules are restored', async () => !(await isNotObserving()));
-      const { stdout } = await node.exec('ip6tables-nft-save', ['-t', 'mangle']);
-      assert.match(stdout, /NFQUEUE/);
+      await waitFor('resolvers expire', async () => {
+        return (await queuedResolvers(fqdnLab.lab.node)) === '';
+      });
+      const number = unused();
+      assert.equal((await look(`a${number}.example.com`)).length, 1);
+      assert.ok(await isDenied(addressOf(number, 'A')));
+      assert.deepEqual(await agent.call('log'), ['queue: Error: simulated failure']);
+      await agent.call('refuseQueue', false);
+      await waitFor('packets are queued', async () => !(await isNotObserving()));
+      await look(`a${number}.example.com`);
+      assert.ok(await connects(addressOf(number, 'A')));
     });
 
     it('whose thread dies, DNS works and a new thread takes the queue', async () => {
@@ -623,16 +602,16 @@ describe('dns-snooper: addresses of domain names', () => {
       await agent.call('log');
     });
 
-    it('whose iptables rules are removed externally, they are restored', async () => {
+    it('whose policy table is deleted externally, packets are queued again', async () => {
       const { node } = fqdnLab.lab;
-      await node.exec('iptables-nft', ['-t', 'mangle', '-F']);
-      await agent.call('resyncRules');
-      await waitFor('the rules', async () => {
-        return (await node.exec('iptables-nft-save', ['-t', 'mangle'])).stdout.includes('NFQUEUE');
-      });
+      await node.exec('nft', ['flush', 'ruleset']);
+      await translate(node, fqdnLab.lab.remotePods);
       const number = unused();
+      await waitFor('it enforces again', () => isDenied(addressOf(number, 'A')));
+      await waitFor('packets are queued', () => queuedResolvers(node));
       await look(`a${number}.example.com`);
       assert.ok(await connects(addressOf(number, 'A')));
+      await agent.call('log');
     });
 
     it('whose main thread blocks for a while, all addresses are added afterwards', async () => {

@@ -8,7 +8,8 @@ import { FakeTimers } from '../../sync/fake-timers.ts';
 describe('dns-snooper: without resolvers', () => {
   const timers = new FakeTimers();
   let added: (readonly FqdnElement[])[];
-  let restored: string[];
+  let queued: (readonly string[])[];
+  let forged: number;
   let failures: unknown[];
   let error: Error | undefined;
   let learning: DnsSnooper;
@@ -21,7 +22,8 @@ describe('dns-snooper: without resolvers', () => {
 
   beforeEach(() => {
     added = [];
-    restored = [];
+    queued = [];
+    forged = 0;
     failures = [];
     error = undefined;
     learning = new DnsSnooper({
@@ -31,21 +33,14 @@ describe('dns-snooper: without resolvers', () => {
           added.push(elements);
         },
         removeFqdnAddresses: async () => undefined,
+        queueDns: async (resolvers) => void queued.push(resolvers),
+        forgedAnswers: async () => forged,
       },
-      tables: [
-        {
-          family: 'IPv4',
-          saveTable: async () =>
-            '*mangle\n:PORTWIDE-DNS - [0:0]\n-A PORTWIDE-DNS -j RETURN\nCOMMIT',
-          restore: async (input) => {
-            restored.push([...input].join(''));
-          },
-        },
-      ],
       observer: {
         addFailed: (failure) => failures.push(failure),
         removeFailed: (failure) => failures.push(failure),
-        rulesFailed: (_, failure) => failures.push(failure),
+        queueFailed: (failure) => failures.push(failure),
+        answersForged: (count) => failures.push(`${count} forged`),
         threadFailed: (failure) => failures.push(failure),
         packetFailed: (failure) => failures.push(failure),
       },
@@ -86,22 +81,14 @@ describe('dns-snooper: without resolvers', () => {
     ]);
   });
 
-  it('removes the iptables rules of an earlier agent once it is known that no rule has a domain name', async () => {
-    const turn = async () => {
-      timers.advance(0);
-      await nextTurn();
-    };
-    await turn();
+  it('queues no packets without domain names or without resolvers', async () => {
+    await learning.setPatterns(names('*.example.com', 1));
+    await nextTurn();
     learning.setResolvers(new Set(['10.96.0.10']));
-    await turn();
-    assert.deepEqual(restored, []);
     await learning.setPatterns(new Map());
-    await turn();
-    const [removal] = restored;
-    assert.match(removal ?? '', /^-X PORTWIDE-DNS$/m);
-    await learning.setPatterns(new Map());
-    await turn();
-    assert.equal(restored.length, 1);
+    await nextTurn();
+    assert.ok(queued.length > 0);
+    assert.deepEqual(queued.flat(), []);
   });
 
   it('drops expired entries', () => {
@@ -124,5 +111,22 @@ describe('dns-snooper: without resolvers', () => {
     error = new Error('no table');
     await learning.setPatterns(names('*.example.com', 1));
     assert.deepEqual(failures, [error]);
+  });
+
+  it('reports forged answers, at most every 30 seconds', async () => {
+    const pass = async () => {
+      timers.advance(30_000);
+      await nextTurn();
+    };
+    learning.setResolvers(new Set(['10.96.0.10']));
+    await learning.setPatterns(names('*.example.com', 1));
+    // Answers that an earlier agent reported.
+    forged = 7;
+    await pass();
+    assert.deepEqual(failures, []);
+    forged = 9;
+    await pass();
+    await pass();
+    assert.deepEqual(failures, ['2 forged']);
   });
 });

@@ -3,6 +3,7 @@
  * names.
  */
 
+import { POLICY_TABLE } from '../../../policy/compile/policy-table.ts';
 import { FQDN_CACHE_DEFAULTS, type FqdnCacheOptions } from '../../../policy/fqdn/cache.ts';
 import { type Child, type Functions, startChild } from '../../child.ts';
 import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
@@ -78,7 +79,7 @@ export async function createFqdnLab(): Promise<FqdnLab> {
         names.map((name) => [name, [1]]),
       );
       if (waits && names.length > 0)
-        await waitFor('packets are queued', () => isQueueing(node, agent));
+        await waitFor('packets are queued', () => queuedResolvers(node));
       return agent;
     },
     async [Symbol.asyncDispose]() {
@@ -108,18 +109,17 @@ export async function createFqdnLab(): Promise<FqdnLab> {
   }
 }
 
-/** Whether the thread listens on the queue and the iptables rules exist. */
-async function isQueueing(node: Host, agent: Child<AgentFunctions>): Promise<boolean> {
-  if ((await agent.call('queue')) === undefined) return false;
-  for (const command of ['iptables-nft-save', 'ip6tables-nft-save']) {
-    const { stdout } = await node.exec(command, ['-t', 'mangle']);
-    if (!stdout.includes('NFQUEUE')) return false;
-  }
-  return true;
+/** Resolvers whose packets the kernel queues, in the text of nft. */
+export async function queuedResolvers(node: Host): Promise<string> {
+  const texts = ['ip', 'ip6'].map(async (family) => {
+    const args = ['list', 'set', family, POLICY_TABLE, 'dns-resolvers'];
+    return (await node.exec('nft', args)).stdout.split('elements')[1] ?? '';
+  });
+  return (await Promise.all(texts)).join('');
 }
 
 /** Translates the VIP to one of the hosts (DNAT). */
-async function translate(node: Host, hosts: readonly Host[]): Promise<void> {
+export async function translate(node: Host, hosts: readonly Host[]): Promise<void> {
   for (const family of [4, 6] as const) {
     const rules = hosts.flatMap((host, index) => {
       const share = hosts.length - index;

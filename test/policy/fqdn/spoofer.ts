@@ -1,10 +1,12 @@
-/** Sends IPv4 datagrams with spoofed source addresses. */
+/** Sends datagrams with spoofed source addresses. */
 import { readFileSync } from 'node:fs';
 import koffi from 'koffi';
+import { addressBytes } from '../../../netlink/core/address.ts';
 import { serveCalls } from '../../child.ts';
 import { type Flow, udpPacket } from './packets.ts';
 
 const AF_INET = 2;
+const AF_INET6 = 10;
 const AF_PACKET = 17;
 const SOCK_DGRAM = 2;
 const SOCK_RAW = 3;
@@ -24,9 +26,15 @@ function send(fd: number, packet: Buffer, address: Buffer): void {
   if (sent !== packet.length) throw new Error(`sendto: errno ${koffi.errno()}`);
 }
 
+const HOPS = 64;
+
 function spoofed(flow: Flow, data: Uint8Array): Buffer {
   const packet = udpPacket(flow, Buffer.from(data));
-  packet.writeUInt8(64, 8);
+  if (flow.from.includes(':')) {
+    packet.writeUInt8(HOPS, 7);
+    return packet;
+  }
+  packet.writeUInt8(HOPS, 8);
   let sum = 0;
   for (let at = 0; at < 20; at += 2) sum += packet.readUInt16BE(at);
   sum = (sum & 0xffff) + (sum >>> 16);
@@ -37,10 +45,13 @@ function spoofed(flow: Flow, data: Uint8Array): Buffer {
 const functions = {
   /** Sends by the routes of the host. */
   send(flow: Flow, data: Uint8Array): void {
-    const address = Buffer.alloc(16);
-    address.writeUInt16LE(AF_INET, 0);
-    address.set(flow.to.split('.').map(Number), 4);
-    send(socket(AF_INET, SOCK_RAW, IPPROTO_RAW), spoofed(flow, data), address);
+    const isIpv6 = flow.to.includes(':');
+    // struct sockaddr_in, struct sockaddr_in6
+    const address = Buffer.alloc(isIpv6 ? 28 : 16);
+    address.writeUInt16LE(isIpv6 ? AF_INET6 : AF_INET, 0);
+    address.set(addressBytes(flow.to), isIpv6 ? 8 : 4);
+    const family = isIpv6 ? AF_INET6 : AF_INET;
+    send(socket(family, SOCK_RAW, IPPROTO_RAW), spoofed(flow, data), address);
   },
 
   /** Sends a frame to the node, even if the destination is the pod itself. */
