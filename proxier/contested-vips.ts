@@ -1,4 +1,4 @@
-/** VIPs of Services whose ports Services of other namespaces request in vain. */
+/** VIPs of Services with ports that Services of other namespaces request. */
 import type { ServiceRefusal } from '../api/all-ports.ts';
 import { getOrCreate, setList } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
