@@ -46,8 +46,17 @@ export interface ServiceRefusal {
   readonly reason: RefusalReason;
   readonly field: string;
   readonly message: string;
-  /** Set if the pods of the Service would own ports of a VIP that an older Service serves. */
-  readonly lostVip?: { readonly vip: string; readonly to: ObjectKey };
+  /** Set if another Service has the VIP, or the requested ports of it. */
+  readonly lostVip?: LostVip;
+}
+
+/** A VIP with ports that a Service requests and another Service has. */
+export interface LostVip {
+  readonly vip: string;
+  /** The Service that has the VIP or the ports. */
+  readonly to: ObjectKey;
+  /** Whether pods of the loser would own the ports. */
+  readonly ownsPorts: boolean;
 }
 
 /** The ports on which a Service is served. */

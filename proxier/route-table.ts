@@ -20,6 +20,7 @@ import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
+import { ContestedVips } from './contested-vips.ts';
 import { EndpointAddresses } from './endpoint-addresses.ts';
 import { OtherNodes } from './other-nodes.ts';
 import { RouteCounts } from './route-counts.ts';
@@ -101,6 +102,7 @@ export class RouteTable implements ObjectSink {
     EndpointSlice: { total: 0, pending: 0 },
   };
   readonly #udpOwners = new UdpOwners();
+  readonly #contestedVips = new ContestedVips();
   #revision = 0;
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
@@ -306,6 +308,7 @@ export class RouteTable implements ObjectSink {
       raised.push(...without(refusals, previous));
       cleared.push(...without(previous, refusals));
       setList(this.#refusals, key, refusals);
+      for (const owner of this.#contestedVips.setRefusals(key, refusals)) withWarnings.add(owner);
 
       withWarnings.add(key);
       health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
@@ -343,6 +346,7 @@ export class RouteTable implements ObjectSink {
       state: this.#services.get(key),
       slices: this.#slices.of(key),
       routes,
+      contestedVips: this.#contestedVips.of(key),
       otherSpeakers: new Map(routes.flatMap((route) => [...this.#udpOwners.winners(route)])),
       node: { node: this.topology, nodeAddresses: this.#nodeAddresses },
     });
@@ -391,21 +395,15 @@ export class RouteTable implements ObjectSink {
       consistentHashProblem: this.#options.consistentHashProblem,
     });
     this.#services.set(service.key, { service, served });
-    this.#requestVips(service.key, service.creationTimestamp, served);
+    this.#affect(service.key, this.#vipConflicts.replaceService(service, served.ports));
   }
 
   #removeService(key: ObjectKey): void {
-    if (!this.#services.delete(key)) return;
-    this.#requestVips(key, '', undefined);
+    if (this.#services.delete(key)) this.#affect(key, this.#vipConflicts.removeService(key));
   }
 
-  #requestVips(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
-    const affected = this.#vipConflicts.replaceRequests(
-      key,
-      creationTimestamp,
-      served?.ports ?? [],
-    );
-    for (const other of affected) this.#affected.add(other);
+  #affect(key: ObjectKey, others: Iterable<ObjectKey>): void {
+    for (const other of others) this.#affected.add(other);
     this.#affected.add(key);
   }
 

@@ -7,6 +7,7 @@ import { ownersOf, type RouteContext } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import type { ServedService } from '../services/served-ports.ts';
 import {
+  contestWarnings,
   listenerWarnings,
   mismatchWarnings,
   type NodeListener,
@@ -15,6 +16,7 @@ import {
   type ServiceWarning,
   speakerWarnings,
 } from '../services/service-warnings.ts';
+import type { ContestedVip } from './contested-vips.ts';
 
 export interface WarningOptions {
   /** See `mismatchWarnings`; false by default. */
@@ -31,6 +33,7 @@ interface WarningInputs {
   readonly state: { readonly service: Service; readonly served: ServedService } | undefined;
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
+  readonly contestedVips: readonly ContestedVip[];
   /** See `speakerWarnings`. */
   readonly otherSpeakers: ReadonlyMap<ObjectKey, string>;
   readonly node: Pick<RouteContext, 'node' | 'nodeAddresses'>;
@@ -71,7 +74,14 @@ export class WarningsInForce {
 
   #compute(
     serviceKey: ObjectKey,
-    { state, slices, routes, otherSpeakers, node: { node, nodeAddresses } }: WarningInputs,
+    {
+      state,
+      slices,
+      routes,
+      contestedVips,
+      otherSpeakers,
+      node: { node, nodeAddresses },
+    }: WarningInputs,
     onListeners: readonly ServiceWarning[],
   ): ServiceWarning[] {
     const { warnings = [], ports = [], refusals = [] } = state?.served ?? {};
@@ -83,6 +93,7 @@ export class WarningsInForce {
         : []),
       ...onListeners,
       ...nodeEndpointWarnings(routes, nodeAddresses),
+      ...contestWarnings(serviceKey, contestedVips),
       ...speakerWarnings(serviceKey, otherSpeakers),
       ...withoutRepeats(
         ports.flatMap((port) => {

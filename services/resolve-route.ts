@@ -16,7 +16,8 @@ import {
 import { type SliceOwners, sliceOwners } from '../endpoints/slice-owners.ts';
 import { type Route, vipsOf } from './route.ts';
 import type { Ownership, ServedPort } from './served-ports.ts';
-import { grantKey, nodePortGrantKey, priorityOf } from './vip-conflicts.ts';
+import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
+import { priorityOf } from './vip-requests.ts';
 
 /** What a Route depends on besides its Service and EndpointSlices. */
 export interface RouteContext {

@@ -6,7 +6,7 @@ import type { Candidate } from '../endpoints/select.ts';
 import type { EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
-import { vipFields } from './vip-conflicts.ts';
+import { vipFields } from './vip-requests.ts';
 
 /** A problem with a Service or EndpointSlice, for logs and Events. */
 export interface ServiceWarning {
@@ -207,6 +207,20 @@ export function speakerWarnings(
   const inOrder = [...winners].sort(([a], [b]) => compareText(a, b));
   return inOrder.map(([, winner]) => {
     const message = `pods own the same UDP ports by ${winner}, and their packets leave as its VIP. Clients of Service ${serviceKey} get no answer on these ports; give the Services different ports or pods`;
+    return { serviceKey, message };
+  });
+}
+
+/**
+ * Warns that Services of other namespaces request ports of a VIP that belong to this Service. One warning per VIP and
+ * namespace, and without their names: a tenant may create any number of Services.
+ */
+export function contestWarnings(
+  serviceKey: ObjectKey,
+  contested: readonly { readonly vip: string; readonly namespace: string }[],
+): ServiceWarning[] {
+  return contested.map(({ vip, namespace }) => {
+    const message = `${vip}: Services of namespace ${namespace} request ports of this VIP that belong to Service ${serviceKey}, and are refused; ask the owner of the namespace to remove the address`;
     return { serviceKey, message };
   });
 }

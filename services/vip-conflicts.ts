@@ -1,7 +1,8 @@
 /** VIP conflict resolution: which Service owns a VIP, a port of a VIP, or a node port. */
+import { isDeepStrictEqual } from 'node:util';
 import type { ServiceRefusal } from '../api/all-ports.ts';
-import { compareText, getOrCreate, setList } from '../api/collections.ts';
-import type { IpFamily, ObjectKey } from '../api/objects.ts';
+import { getOrCreate, setList } from '../api/collections.ts';
+import type { ObjectKey } from '../api/objects.ts';
 import {
   commonRanges,
   normalizeRanges,
@@ -9,64 +10,57 @@ import {
   rangesOverlap,
   rangeText,
 } from '../api/ports.ts';
-import type { Route, RouteMatch } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
-
-/** The pseudo-VIP of node ports, per family: a dual-stack Service uses the same number in both families. */
-const nodePortsOf = (family: IpFamily) => `node port, ${family}`;
+import { VipClaims } from './vip-claims.ts';
+import { VipGrants } from './vip-grants.ts';
+import {
+  claimsOf,
+  nodePortsOf,
+  rangesOf,
+  requestsOf,
+  type ServiceVips,
+  type VipClaim,
+  type VipRequest,
+} from './vip-requests.ts';
 
 /** Maximum number of ports to list in a message, which counts further ports. */
 const MAX_LISTED_PORTS = 5;
-
-/** The part of a match that decides which requests can conflict. */
-type ConflictScope = Extract<RouteMatch, { kind: 'port' }> | { readonly kind: 'ranges' | 'all' };
-
-/** A request of a Service for a VIP: for one port, for port ranges, or for all ports. */
-interface VipRequest {
-  readonly vip: string;
-  readonly id: string;
-  readonly match: RouteMatch;
-  readonly field: string;
-  readonly serviceKey: ObjectKey;
-  readonly family: IpFamily;
-  /** Whether pods own the ports. */
-  readonly isOwned: boolean;
-  /** Sort key: creation time, then namespace/name. The first request owns the VIP. */
-  readonly priority: string;
-}
 
 /** A request for owned ports. */
 interface OwnedRequest {
   readonly serviceKey: ObjectKey;
   readonly ranges: readonly PortRange[];
-  /** Ports that other Services list on the VIP, by `conflictScopeKey`. */
+  /** Ports of the VIP that are granted one by one, by their text. */
   readonly taken: Map<string, PortRange>;
 }
 
+/** What another Service has: the address, or granted ports of it. */
+type Owner = VipClaim | VipRequest;
+
 /** Requests of one Service for one VIP that lose against another Service. */
 interface Overlap {
-  /** A request of the Service that owns the VIP. */
-  readonly owner: VipRequest;
-  /** All losing requests, at least one. */
-  readonly requests: VipRequest[];
+  /** The first that was found. */
+  readonly owner: Owner;
   /** The first of `requests`. */
   readonly first: VipRequest;
+  /** All losing requests, at least one. */
+  readonly requests: VipRequest[];
+  /** The ports that the other Service has, as written in the annotation; empty for all ports. */
+  readonly ports: string[];
 }
 
 /**
  * Grants VIPs to Services.
  *
- * Requests of different kinds share a VIP: a listed port takes precedence over port ranges, and port ranges over all
- * ports. Overlapping requests of one kind conflict: the first by `priorityOf` owns the VIP; the other Service is refused,
- * and takes over when the owner is deleted. A VIP that is an address of this node is refused to all-ports and
+ * A cluster IP belongs to its Service alone, and external IPs get nothing of another Service's load balancer IP
+ * (`VipClaims`). Services that share a VIP otherwise are granted ports by kind, namespace and age (`VipGrants`); the
+ * loser takes over when the owner is deleted. A VIP that is an address of this node is refused to all-ports and
  * port-range Services, because they would cut off ssh and the kubelet.
  */
 export class VipConflicts {
-  /** By `conflictScopeKey`, sorted by priority. Each port has its own key: a Service may list thousands of ports. */
-  readonly #requestsByScope = new Map<string, readonly VipRequest[]>();
+  readonly #claims = new VipClaims();
+  readonly #grants = new VipGrants();
   readonly #requestsByService = new Map<ObjectKey, readonly VipRequest[]>();
-  /** Ports that Services list one by one, by VIP and `conflictScopeKey`. */
-  readonly #listedPorts = new Map<string, Map<string, PortRange>>();
   /** Requests for owned ports, by VIP and id. */
   readonly #ownedByVip = new Map<string, Map<string, OwnedRequest>>();
   readonly #watchedPorts: readonly number[];
@@ -81,27 +75,25 @@ export class VipConflicts {
   }
 
   /**
-   * Replaces the requests of a Service; no ports if it is deleted.
+   * Replaces the claims and requests of a Service.
+   * @param ports empty for a Service that is not served: it still has its cluster IP and load balancer IPs.
    * @returns other Services whose VIPs may be granted differently now.
    */
-  replaceRequests(
-    serviceKey: ObjectKey,
-    creationTimestamp: string,
-    ports: readonly ServedPort[],
-  ): Set<ObjectKey> {
-    const affected = new Set<ObjectKey>();
-    const before = this.#requestsByService.get(serviceKey) ?? [];
-    const requests = ports.flatMap((port) => requestsOf(port, serviceKey, creationTimestamp));
-    for (const request of before) this.#remove(request, affected);
-    for (const request of requests) this.#add(request, affected);
-    setList(this.#requestsByService, serviceKey, requests);
-    affected.delete(serviceKey);
-    return affected;
+  replaceService(service: ServiceVips, ports: readonly ServedPort[]): Set<ObjectKey> {
+    const { key, creationTimestamp } = service;
+    const requests = ports.flatMap((port) => requestsOf(port, key, creationTimestamp));
+    return this.#replace(key, claimsOf(service, requests), requests);
+  }
+
+  /** Removes a Service. @returns as `replaceService`. */
+  removeService(serviceKey: ObjectKey): Set<ObjectKey> {
+    return this.#replace(serviceKey, [], []);
   }
 
   /**
    * Sets the addresses of this node.
-   * @returns Services that request an added or removed address with all ports, port ranges or a watched port.
+   * @returns Services that request an added or removed address with all ports, port ranges or a watched port, and
+   * Services with which these share it.
    */
   setNodeAddresses(addresses: ReadonlySet<string>): Set<ObjectKey> {
     const changed = [
@@ -110,15 +102,18 @@ export class VipConflicts {
     ];
     this.#nodeAddresses = addresses;
     const affected = new Set<ObjectKey>();
-    const matches: ConflictScope[] = [
-      { kind: 'ranges' },
-      { kind: 'all' },
-      ...this.#watchedPorts.map((port) => ({ kind: 'port', protocol: 'TCP', port }) as const),
-    ];
+    const unlisted: VipRequest[] = [];
     for (const vip of changed) {
-      for (const match of matches)
-        addServices(this.#requestsAt(conflictScopeKey(vip, match)), affected);
+      for (const claim of this.#claims.at(vip)) {
+        for (const request of this.#requestsFor(claim)) {
+          const { kind } = request.match;
+          if (kind === 'port' && !this.#isWatched(request)) continue;
+          affected.add(request.serviceKey);
+          if (kind !== 'port') unlisted.push(request);
+        }
+      }
     }
+    this.#decide([], unlisted, affected);
     return affected;
   }
 
@@ -130,19 +125,20 @@ export class VipConflicts {
     const refused = new Map<string, ServiceRefusal>();
     const overlaps = new Map<string, Overlap>();
     for (const request of this.#requestsByService.get(serviceKey) ?? []) {
-      const { field, vip, match } = request;
-      if (match.kind !== 'port' && this.#nodeAddresses.has(vip)) {
+      const { field, vip } = request;
+      if (this.#isNodeAddress(request)) {
         const message = `${vip} is an address of this node, so an all-ports or port-range Service would cut off the node's own ports; use another VIP`;
         const refusal: ServiceRefusal = { serviceKey, reason: 'NodeAddress', field, message };
         refused.set(grantKey(request.id, vip), refusal);
         continue;
       }
-      const owner = this.#ownerOver(request);
+      const owner = this.#claims.ownerOver(serviceKey, vip) ?? this.#grants.winnerOver(request);
       if (owner === undefined) continue;
       const key = `${vip} ${owner.serviceKey}`;
-      getOrCreate(overlaps, key, () => ({ owner, first: request, requests: [] })).requests.push(
-        request,
-      );
+      const create = () => ({ owner, first: request, requests: [], ports: [] });
+      const overlap: Overlap = getOrCreate(overlaps, key, create);
+      overlap.requests.push(request);
+      if (!('kind' in owner)) overlap.ports.push(...conflictingPorts(request, owner));
     }
     for (const overlap of overlaps.values()) {
       const refusal = overlapRefusal(overlap);
@@ -151,82 +147,113 @@ export class VipConflicts {
     return refused;
   }
 
-  /**
-   * The ports of an owned range that other Services list one by one on this VIP: an exact port takes precedence. Sorted.
-   */
+  /** The ports of an owned range that are granted one by one on this VIP: an exact port takes precedence. Sorted. */
   portsTakenFrom(port: ServedPort, vip: string): readonly PortRange[] {
     const taken = this.#ownedByVip.get(vip)?.get(port.id)?.taken;
     return taken === undefined ? [] : normalizeRanges([...taken.values()]);
   }
 
-  /** The request of another Service that wins against `request`; undefined if `request` owns the VIP. */
-  #ownerOver(request: VipRequest): VipRequest | undefined {
-    const conflicting = this.#requestsAt(conflictScopeKey(request.vip, request.match));
-    if (request.match.kind !== 'ranges') return unlessSame(conflicting[0], request);
-    const granted: VipRequest[] = [];
-    for (const other of conflicting) {
-      const owner = granted.find((each) => rangesOverlap(rangesOf(each), rangesOf(other)));
-      if (other.id === request.id) return owner;
-      if (owner === undefined) granted.push(other);
+  #replace(
+    serviceKey: ObjectKey,
+    claims: readonly VipClaim[],
+    requests: readonly VipRequest[],
+  ): Set<ObjectKey> {
+    const known = new Map(this.#requestsByService.get(serviceKey)?.map(withGrantKey));
+    const kept = new Map<string, VipRequest>();
+    for (const [key, request] of requests.map(withGrantKey)) {
+      const before = known.get(key);
+      // Unchanged requests stay, so that a change costs nothing for what it does not touch.
+      kept.set(key, isDeepStrictEqual(before, request) ? (before ?? request) : request);
     }
-    return undefined;
+    const removed = [...known].flatMap(([key, old]) => (kept.get(key) === old ? [] : [old]));
+    const added = [...kept].flatMap(([key, request]) =>
+      known.get(key) === request ? [] : [request],
+    );
+    setList(this.#requestsByService, serviceKey, [...kept.values()]);
+    for (const request of removed) this.#removeOwned(request);
+    for (const request of added) this.#addOwned(request);
+
+    const affected = new Set<ObjectKey>();
+    const toDecide = new Set(added);
+    for (const { vip, claims: others } of this.#claims.replace(serviceKey, claims)) {
+      for (const request of kept.values()) if (request.vip === vip) toDecide.add(request);
+      for (const claim of others) {
+        affected.add(claim.serviceKey);
+        for (const request of this.#requestsFor(claim)) toDecide.add(request);
+      }
+    }
+    this.#decide(removed, toDecide, affected);
+    affected.delete(serviceKey);
+    return affected;
   }
 
-  #add(request: VipRequest, affected: Set<ObjectKey>): void {
-    const key = conflictScopeKey(request.vip, request.match);
-    const conflicting = this.#requestsAt(key);
-    addServices(conflicting, affected);
-    const all = conflicting.concat(request).sort((a, b) => compareText(a.priority, b.priority));
-    this.#requestsByScope.set(key, all);
-    if (request.isOwned) this.#addOwned(request);
-    if (request.match.kind !== 'port') return;
-    const port = onePort(request.match);
-    getOrCreate(this.#listedPorts, request.vip, () => new Map()).set(key, port);
-    for (const { serviceKey, taken } of this.#ownedAt(request.vip, port)) {
-      if (!taken.has(key)) affected.add(serviceKey);
-      taken.set(key, port);
-    }
+  /** Decides requests again. @param affected gets the Services whose grants change. */
+  #decide(
+    removed: readonly VipRequest[],
+    changed: Iterable<VipRequest>,
+    affected: Set<ObjectKey>,
+  ): void {
+    const { admitted = [], shut = [] } = Object.groupBy(changed, (request) =>
+      this.#isAdmitted(request) ? 'admitted' : 'shut',
+    );
+    const { decided, ports } = this.#grants.replace([...removed, ...shut], admitted);
+    for (const { serviceKey } of decided) affected.add(serviceKey);
+    for (const request of ports) this.#updateTaken(request, affected);
   }
 
-  #remove(request: VipRequest, affected: Set<ObjectKey>): void {
-    const key = conflictScopeKey(request.vip, request.match);
-    const conflicting = this.#requestsAt(key).filter((other) => other.id !== request.id);
-    addServices(conflicting, affected);
-    setList(this.#requestsByScope, key, conflicting);
-    if (request.isOwned) this.#removeOwned(request);
-    if (conflicting.length > 0 || request.match.kind !== 'port') return;
-    const listed = this.#listedPorts.get(request.vip);
-    listed?.delete(key);
-    if (listed?.size === 0) this.#listedPorts.delete(request.vip);
-    for (const { serviceKey, taken } of this.#ownedAt(request.vip, onePort(request.match))) {
-      if (taken.delete(key)) affected.add(serviceKey);
-    }
+  /** Whether the request may take part in the decision about the ports of its VIP. */
+  #isAdmitted(request: VipRequest): boolean {
+    const { serviceKey, vip } = request;
+    return !this.#isNodeAddress(request) && this.#claims.ownerOver(serviceKey, vip) === undefined;
+  }
+
+  #isNodeAddress({ match, vip }: VipRequest): boolean {
+    return match.kind !== 'port' && this.#nodeAddresses.has(vip);
+  }
+
+  #isWatched({ match }: VipRequest): boolean {
+    return (
+      match.kind === 'port' && match.protocol === 'TCP' && this.#watchedPorts.includes(match.port)
+    );
+  }
+
+  #requestsFor({ serviceKey, vip }: VipClaim): VipRequest[] {
+    return (this.#requestsByService.get(serviceKey) ?? []).filter((each) => each.vip === vip);
   }
 
   #addOwned(request: VipRequest): void {
+    if (!request.isOwned) return;
     const { vip, id, serviceKey } = request;
     const ranges = rangesOf(request);
     const taken = new Map<string, PortRange>();
-    for (const [key, port] of this.#listedPorts.get(vip) ?? [])
-      if (rangesOverlap(ranges, [port])) taken.set(key, port);
+    for (const listed of this.#grants.grantedPorts(vip)) {
+      const port = onePort(listed);
+      if (rangesOverlap(ranges, [port])) taken.set(rangeText(port), port);
+    }
     const owned = getOrCreate(this.#ownedByVip, vip, () => new Map());
     owned.set(id, { serviceKey, ranges, taken });
   }
 
-  #removeOwned({ vip, id }: VipRequest): void {
+  #removeOwned({ vip, id, isOwned }: VipRequest): void {
+    if (!isOwned) return;
     const owned = this.#ownedByVip.get(vip);
     owned?.delete(id);
     if (owned?.size === 0) this.#ownedByVip.delete(vip);
   }
 
-  /** The requests for owned ports that include a port of a VIP. */
-  *#ownedAt(vip: string, port: PortRange): Iterable<OwnedRequest> {
-    for (const owned of this.#ownedByVip.get(vip)?.values() ?? [])
-      if (rangesOverlap(owned.ranges, [port])) yield owned;
-  }
-
-  #requestsAt(key: string): readonly VipRequest[] {
-    return this.#requestsByScope.get(key) ?? [];
+  /** Takes a listed port from owned ranges, or gives it back. */
+  #updateTaken(request: VipRequest, affected: Set<ObjectKey>): void {
+    const owned = this.#ownedByVip.get(request.vip);
+    if (owned === undefined) return;
+    const port = onePort(request);
+    const key = rangeText(port);
+    const isGranted = this.#grants.grantedPort(request) !== undefined;
+    for (const { serviceKey, ranges, taken } of owned.values()) {
+      if (taken.has(key) === isGranted || !rangesOverlap(ranges, [port])) continue;
+      if (isGranted) taken.set(key, port);
+      else taken.delete(key);
+      affected.add(serviceKey);
+    }
   }
 }
 
@@ -238,16 +265,6 @@ export function grantKey(id: string, vip: string): string {
 /** The key of the node port of a served port in `VipConflicts.refusals`. */
 export function nodePortGrantKey(port: ServedPort): string {
   return grantKey(port.id, nodePortsOf(port.family));
-}
-
-/** Sort key of a served port: creation time of the Service, then namespace/name. The first wins a conflict. */
-export function priorityOf(
-  { id }: ServedPort,
-  serviceKey: ObjectKey,
-  creationTimestamp: string,
-): string {
-  // A Service without a creation timestamp comes from a manifest and counts as the youngest.
-  return `${creationTimestamp || '~'} ${serviceKey} ${id}`;
 }
 
 /** A Service in a conflict. */
@@ -266,88 +283,45 @@ export function winnerText(winner: Contender, loser: Pick<Contender, 'priority'>
     : `the older ${service}`;
 }
 
-function requestsOf(
-  port: ServedPort,
-  serviceKey: ObjectKey,
-  creationTimestamp: string,
-): VipRequest[] {
-  const priority = priorityOf(port, serviceKey, creationTimestamp);
-  const request = (vip: string, field: string, match = port.match): VipRequest => ({
-    vip,
-    id: port.id,
-    match,
-    field,
-    serviceKey,
-    family: port.family,
-    isOwned: port.ownership !== undefined,
-    priority,
-  });
-  const vips = new Map<string, VipRequest>();
-  for (const [field, vip] of vipFields(port))
-    if (!vips.has(vip)) vips.set(vip, request(vip, field));
-  const requests = [...vips.values()];
-  if (port.nodePort > 0 && port.match.kind === 'port') {
-    const match: RouteMatch = { ...port.match, port: port.nodePort };
-    requests.push(request(nodePortsOf(port.family), 'spec.ports.nodePort', match));
-  }
-  return requests;
+function withGrantKey(request: VipRequest): [string, VipRequest] {
+  return [grantKey(request.id, request.vip), request];
 }
 
-/** The VIPs of a Service with the field that names each; one VIP may be in several fields. */
-export function vipFields({
-  clusterIP,
-  externalIPs,
-  loadBalancerIPs,
-}: Pick<Route, 'clusterIP' | 'externalIPs' | 'loadBalancerIPs'>): [field: string, vip: string][] {
-  const withField = (field: string, vips: readonly string[]) =>
-    vips.map((vip): [string, string] => [field, vip]);
-  return [
-    ...withField('spec.clusterIPs', clusterIP === undefined ? [] : [clusterIP]),
-    ...withField('spec.externalIPs', externalIPs),
-    ...withField('status.loadBalancer.ingress', loadBalancerIPs),
-  ];
+function onePort(request: VipRequest): PortRange {
+  const [port] = rangesOf(request);
+  if (port === undefined) throw new TypeError('a request for all ports has no single port');
+  return port;
 }
 
-/** Only requests with equal keys can conflict. */
-function conflictScopeKey(vip: string, match: ConflictScope): string {
-  return match.kind === 'port' ? `${vip} ${match.protocol}/${match.port}` : `${vip} ${match.kind}`;
-}
-
-function overlapRefusal({ owner, first, requests }: Overlap): ServiceRefusal {
+function overlapRefusal({ owner, first, requests, ports }: Overlap): ServiceRefusal {
   const { serviceKey, field, vip, family } = first;
   const isNodePort = vip === nodePortsOf(family);
-  const ports = requests.flatMap((request) => conflictingPorts(request, owner));
+  const why = 'kind' in owner ? claimText(owner) : grantText(ports, owner, first);
+  const message = `${isNodePort ? family : vip}: ${why}`;
+  const refusal = { serviceKey, reason: 'Overlap', field, message } as const;
+  if (isNodePort) return refusal;
+  const ownsPorts = requests.some(({ isOwned }) => isOwned);
+  return { ...refusal, lostVip: { vip, to: owner.serviceKey, ownsPorts } };
+}
+
+function claimText({ kind, serviceKey }: VipClaim): string {
+  return kind === 'cluster'
+    ? `is the cluster IP of Service ${serviceKey}, and no other Service gets a port of it`
+    : `is a load balancer IP of Service ${serviceKey}, and external IPs of other Services get no port of it`;
+}
+
+function grantText(ports: readonly string[], owner: VipRequest, first: VipRequest): string {
   const hidden = ports.length - MAX_LISTED_PORTS;
   const shown = `${ports.slice(0, MAX_LISTED_PORTS).join(', ')}${hidden > 0 ? ` and ${hidden} more` : ''}`;
   const isOne = ports.length === 1 && !shown.includes('-');
+  const isNodePort = first.vip === nodePortsOf(first.family);
   const what = `${isNodePort ? 'node ' : ''}${isOne ? 'port' : 'ports'} ${shown} ${isOne ? 'is' : 'are'}`;
   const subject = ports.length === 0 ? 'every port is' : what;
-  const place = isNodePort ? family : vip;
-  const message = `${place}: ${subject} already served for ${winnerText(owner, first)}`;
-  const refusal = { serviceKey, reason: 'Overlap', field, message } as const;
-  const isOwned = requests.some((request) => request.isOwned);
-  return isOwned ? { ...refusal, lostVip: { vip, to: owner.serviceKey } } : refusal;
+  return `${subject} already served for ${winnerText(owner, first)}`;
 }
 
 /** The conflicting ports as written in the annotation; empty for all ports. */
-function conflictingPorts({ match }: VipRequest, owner: VipRequest): string[] {
-  if (match.kind === 'port') return [`${match.port}/${match.protocol}`];
-  if (match.kind === 'all') return [];
-  return commonRanges(match.ranges, rangesOf(owner)).map(rangeText);
-}
-
-function onePort({ protocol, port }: Extract<RouteMatch, { kind: 'port' }>): PortRange {
-  return { protocol, from: port, to: port };
-}
-
-function rangesOf(request: VipRequest): readonly PortRange[] {
-  return request.match.kind === 'ranges' ? request.match.ranges : [];
-}
-
-function unlessSame(owner: VipRequest | undefined, request: VipRequest): VipRequest | undefined {
-  return owner === undefined || owner.id === request.id ? undefined : owner;
-}
-
-function addServices(requests: readonly VipRequest[], affected: Set<ObjectKey>): void {
-  for (const request of requests) affected.add(request.serviceKey);
+function conflictingPorts(request: VipRequest, owner: VipRequest): string[] {
+  const own = rangesOf(request);
+  return (owner.match.kind === 'all' ? own : commonRanges(own, rangesOf(owner))).map(rangeText);
 }

@@ -49,12 +49,16 @@ function resource(kind: Kind, selectors: QueryParameters = {}): Resource {
   };
 }
 
-/** Services, EndpointSlices and the agent's own Node, with kube-proxy's selectors. */
+/** All Services. */
+export const ALL_SERVICES: Resource = resource('Service');
+
+/**
+ * Services, EndpointSlices and the agent's own Node. Unlike kube-proxy, also Services that kube-proxy ignores: their
+ * cluster IPs are theirs, so no other Service may be served there.
+ */
 export function servingResources(nodeName: string): Resource[] {
   return [
-    resource('Service', {
-      labelSelector: '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name',
-    }),
+    ALL_SERVICES,
     resource('EndpointSlice', { labelSelector: '!service.kubernetes.io/headless' }),
     resource('Node', { fieldSelector: `metadata.name=${nodeName}` }),
   ];
@@ -69,12 +73,6 @@ export const SERVICE_CIDRS: Resource = {
   optional: true,
   mayBeForbidden: true,
 };
-
-/**
- * All Services. kube-proxy's selectors exclude Services that only DNS uses and Services of other
- * proxies.
- */
-export const ALL_SERVICES: Resource = resource('Service');
 
 /** One pod, which a user with rights in its namespace only may read. */
 export function podResource(namespace: string, name: string): Resource {

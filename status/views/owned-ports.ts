@@ -6,7 +6,7 @@ import type { InspectedService } from '../../proxier/route-table.ts';
 import { ownersOf } from '../../services/resolve-route.ts';
 import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
 import type { ServedPort } from '../../services/served-ports.ts';
-import { vipFields } from '../../services/vip-conflicts.ts';
+import { vipFields } from '../../services/vip-requests.ts';
 import type { VipPlan } from '../../traffic/plan.ts';
 import type { OwnedPortsStatus, OwnedSliceStatus, RouteStatus } from '../api/services.ts';
 import type { NodeFacts } from './services.ts';
@@ -56,7 +56,7 @@ function refusedVips(
   return [...requested]
     .filter((vip) => !granted.includes(vip))
     .map((vip) => {
-      const lost = refusals.find(({ lostVip }) => lostVip?.vip === vip);
+      const lost = refusals.find(({ lostVip }) => lostVip?.ownsPorts && lostVip.vip === vip);
       return { vip, service: lost?.lostVip?.to ?? null };
     });
 }

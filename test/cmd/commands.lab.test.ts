@@ -242,6 +242,21 @@ describe('commands: portwide', () => {
       );
     });
 
+    it('reports a Service that claims the cluster IP of another, and warns of it', async () => {
+      const intruder = WEB.replace('name: web', 'name: web, namespace: evil')
+        .replace('clusterIP: 10.96.0.11', 'clusterIP: 10.96.0.12\n  externalIPs: [10.96.0.11]')
+        .replace('nodePort: 30080', 'nodePort: 30081')
+        .replace('203.0.113.1', '203.0.113.2');
+      put('a.yaml', WEB);
+      put('b.yaml', intruder);
+      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+      assert.equal(exitCode, 1);
+      assert.deepEqual(stdout.split('\n'), [
+        `${directory}/b.yaml:1: Service evil/web: spec.externalIPs: 10.96.0.11: is the cluster IP of Service default/web, and no other Service gets a port of it`,
+        `warning: ${directory}/a.yaml:1: Service default/web: 10.96.0.11: Services of namespace evil request ports of this VIP that belong to Service default/web, and are refused; ask the owner of the namespace to remove the address`,
+      ]);
+    });
+
     it('reports an unknown way of load balancing', async () => {
       put('a.yaml', SIP.replace('portwide.dev/ports', `${HASHED}ing\n    portwide.dev/ports`));
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);

@@ -5,6 +5,7 @@ export type Manifest = Readonly<Record<string, unknown>>;
 
 /** Fields of a Service besides its name. `clusterIPs` determines the families. */
 export interface ServiceFields {
+  readonly namespace?: string;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly labels?: Readonly<Record<string, string>>;
   readonly created?: string;
@@ -16,13 +17,13 @@ export const ALL_PORTS = { 'portwide.dev/ports': 'all' };
 export const PLACEHOLDER = [{ port: 1, protocol: 'TCP' }];
 
 export function serviceManifest(name: string, fields: ServiceFields): Manifest {
-  const { annotations, labels, created, ingress, spec } = fields;
+  const { namespace = 'default', annotations, labels, created, ingress, spec } = fields;
   return {
     apiVersion: 'v1',
     kind: 'Service',
     metadata: {
       name,
-      namespace: 'default',
+      namespace,
       annotations,
       labels,
       ...(created === undefined ? {} : { creationTimestamp: created }),
@@ -47,6 +48,7 @@ export interface EndpointFields {
 
 export interface SliceFields {
   readonly name?: string;
+  readonly namespace?: string;
   readonly ports?: readonly Readonly<Record<string, unknown>>[];
 }
 
@@ -55,14 +57,14 @@ export function sliceManifest(
   service: string,
   family: 4 | 6,
   pods: readonly (Pod | readonly [Pod, EndpointFields])[],
-  { name = `${service}-ipv${family}`, ports = [] }: SliceFields = {},
+  { name = `${service}-ipv${family}`, namespace = 'default', ports = [] }: SliceFields = {},
 ): Manifest {
   return {
     apiVersion: 'discovery.k8s.io/v1',
     kind: 'EndpointSlice',
     metadata: {
       name,
-      namespace: 'default',
+      namespace,
       labels: { 'kubernetes.io/service-name': service },
     },
     addressType: `IPv${family}`,

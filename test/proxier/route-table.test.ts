@@ -27,6 +27,70 @@ const takeEndpoints = (table: RouteTable) =>
       clusterEndpoints.map(({ address }) => address).join(),
     ]);
 
+describe('route-table: a VIP that Services of other namespaces request', () => {
+  const owner = service();
+  const claimant = (key: string, number: number, port = 22) =>
+    service({
+      key,
+      namespace: key.split('/')[0] ?? '',
+      clusterIPs: [`10.96.0.${number}`],
+      externalIPs: ['10.96.0.10'],
+      ports: [servicePort({ port })],
+    });
+  const changes = (table: RouteTable) => {
+    const { raised, cleared, warnings } = table.takeChanges().refusals;
+    const keys = (list: readonly { serviceKey: string }[]) =>
+      list.map(({ serviceKey }) => serviceKey).sort();
+    return { raised: keys(raised), cleared: keys(cleared), warned: keys(warnings) };
+  };
+
+  it('refuses the VIP and warns its owner, once for each namespace', () => {
+    const table = newTable();
+    for (const each of [owner, claimant('evil/a', 11), claimant('evil/b', 12)]) table.upsert(each);
+    assert.deepEqual(changes(table), {
+      raised: ['evil/a', 'evil/b'],
+      cleared: [],
+      warned: [owner.key],
+    });
+    assert.deepEqual(
+      table.inspect(owner.key)?.warnings.map(({ message }) => message),
+      [
+        '10.96.0.10: Services of namespace evil request ports of this VIP that belong to Service default/web, and are refused; ask the owner of the namespace to remove the address',
+      ],
+    );
+    table.upsert(claimant('evil/c', 13, 5060));
+    table.upsert(claimant('evil/a', 11, 5060));
+    assert.deepEqual(changes(table), { raised: ['evil/c'], cleared: [], warned: [] });
+    table.upsert(claimant('other/a', 14));
+    assert.deepEqual(changes(table).warned, [owner.key]);
+    for (const name of ['evil/a', 'evil/b', 'evil/c', 'other/a']) table.remove('Service', name);
+    changes(table);
+    assert.deepEqual(table.inspect(owner.key)?.warnings, []);
+  });
+
+  it('gives the VIP to the claimant when its owner is deleted', () => {
+    const table = newTable();
+    for (const each of [owner, claimant('evil/a', 11)]) table.upsert(each);
+    table.takeChanges();
+    table.remove('Service', owner.key);
+    assert.deepEqual(changes(table).cleared, ['evil/a']);
+    assert.deepEqual(
+      [...table.routes()].map(({ externalIPs }) => externalIPs),
+      [['10.96.0.10']],
+    );
+  });
+
+  it('resolves no claimant when the owner changes, however many there are', () => {
+    const table = newTable();
+    table.upsert(owner);
+    for (let number = 0; number < 1000; number++) table.upsert(claimant(`evil/s${number}`, 11));
+    table.takeChanges();
+    table.upsert({ ...owner, portsAnnotation: 'all' });
+    assert.equal(table.takeChanges(1).refusals.raised.length, 0);
+    assert.equal(table.hasChanges, false);
+  });
+});
+
 describe('route-table: incremental resolution', () => {
   it('resolves affected Services and returns changed Routes only', () => {
     const table = newTable();
@@ -522,7 +586,8 @@ describe('route-table: incremental resolution', () => {
       const ports = [servicePort({ port: 22 })];
       of.setNodeAddresses(new Set(['192.0.2.1']));
       of.upsert(service({ externalIPs: ['192.0.2.1', '192.0.2.2'], ports }));
-      of.upsert(service({ name: 'web', key: 'x/web', externalIPs: ['192.0.2.1'] }));
+      const other = { name: 'web', key: 'x/web', clusterIPs: ['10.96.0.11'] };
+      of.upsert(service({ ...other, externalIPs: ['192.0.2.1'] }));
       const message = (ip: string) =>
         `spec.externalIPs: ${ip} is an address of this node, and 22/TCP is the port of ssh there: the Service receives connections to it; use another address or port`;
       assert.deepEqual(warnings(of), [['default/web', true, message('192.0.2.1')]]);

@@ -29,7 +29,7 @@ function ownedOf(of: Service, others: readonly Service[] = []) {
   const conflicts = new VipConflicts();
   for (const each of [of, ...others]) {
     const { ports } = servedPorts(each, ALL_PORT_FEATURES);
-    conflicts.replaceRequests(each.key, each.creationTimestamp, ports);
+    conflicts.replaceService(each, ports);
   }
   const [port] = servedPorts(of, ALL_PORT_FEATURES).ports.filter(({ ownership }) => ownership);
   assert.ok(port !== undefined);

@@ -22,7 +22,7 @@ function onSharedVip(name: string, age: number, fields: Partial<Service> = {}): 
 
 function put(conflicts: VipConflicts, object: Service): string[] {
   const { ports } = servedPorts(object, ALL_PORT_FEATURES);
-  return [...conflicts.replaceRequests(object.key, object.creationTimestamp, ports)].sort();
+  return [...conflicts.replaceService(object, ports)].sort();
 }
 
 const reasons = (conflicts: VipConflicts, object: Service) =>
@@ -56,7 +56,7 @@ describe('vip-conflicts: owner of a VIP', () => {
       assert.deepEqual(put(conflicts, old), ['default/a-young']);
       assert.deepEqual(reasons(conflicts, young), OVERLAP);
       assert.deepEqual(reasons(conflicts, old), []);
-      assert.deepEqual([...conflicts.replaceRequests(old.key, '', [])], ['default/a-young']);
+      assert.deepEqual([...conflicts.removeService(old.key)], ['default/a-young']);
       assert.deepEqual(reasons(conflicts, young), []);
     });
   }
@@ -187,6 +187,128 @@ describe('vip-conflicts: message of a refused overlap', () => {
   });
 });
 
+describe('vip-conflicts: an address that belongs to another Service', () => {
+  const CLUSTER_IP = '10.96.0.10';
+  /** An older Service of another namespace with external IPs. */
+  const intruder = (name: string, externalIPs: readonly string[], port = 22) =>
+    service({
+      namespace: 'other',
+      name,
+      clusterIPs: ['10.96.0.99'],
+      creationTimestamp: '2020-01-01T00:00:00Z',
+      externalIPs,
+      ports: [servicePort({ port })],
+    });
+  const messages = (conflicts: VipConflicts, object: Service) =>
+    [...conflicts.refusals(object.key).values()].map(({ message }) => message);
+
+  it('refuses external IPs that are the cluster IP of another Service, until it is deleted', () => {
+    const conflicts = new VipConflicts();
+    const owner = service({ creationTimestamp: '2026-01-01T00:00:00Z' });
+    const other = intruder('other', [CLUSTER_IP, '192.0.2.7']);
+    put(conflicts, other);
+    assert.deepEqual(put(conflicts, owner), [other.key]);
+    assert.deepEqual(messages(conflicts, other), [
+      '10.96.0.10: is the cluster IP of Service default/web, and no other Service gets a port of it',
+    ]);
+    assert.deepEqual(messages(conflicts, owner), []);
+    assert.deepEqual([...conflicts.removeService(owner.key)], [other.key]);
+    assert.deepEqual(messages(conflicts, other), []);
+  });
+
+  it('refuses load balancer IPs that are the cluster IP of another Service', () => {
+    const conflicts = new VipConflicts();
+    put(conflicts, service({ creationTimestamp: '2026-02-01T00:00:00Z' }));
+    const other = onSharedVip('other', 1, {
+      loadBalancerIngress: [{ ip: CLUSTER_IP, ipMode: 'VIP' }],
+    });
+    put(conflicts, other);
+    assert.deepEqual(reasons(conflicts, other), OVERLAP);
+  });
+
+  for (const [title, fields] of [
+    ['refused as a whole', { portsAnnotation: 'nonsense' }],
+    ['of another proxy', { otherProxy: true }],
+    ['labelled headless', { headlessLabel: true }],
+  ] as const) {
+    it(`a Service ${title} has its cluster IP and load balancer IP nevertheless`, () => {
+      const conflicts = new VipConflicts();
+      const owner = onSharedVip('owner', 2, { clusterIPs: [CLUSTER_IP], ...fields });
+      const other = intruder('other', [CLUSTER_IP, VIP]);
+      put(conflicts, other);
+      put(conflicts, owner);
+      assert.equal(messages(conflicts, other).length, 2);
+    });
+  }
+
+  for (const ipMode of ['VIP', 'Proxy'] as const) {
+    it(`refuses external IPs that are a load balancer IP (ipMode ${ipMode}) of a younger Service`, () => {
+      const conflicts = new VipConflicts();
+      const owner = onSharedVip('owner', 2, { loadBalancerIngress: [{ ip: VIP, ipMode }] });
+      const other = intruder('other', [VIP]);
+      put(conflicts, other);
+      put(conflicts, owner);
+      assert.deepEqual(messages(conflicts, other), [
+        `${VIP}: is a load balancer IP of Service default/owner, and external IPs of other Services get no port of it`,
+      ]);
+    });
+  }
+
+  it('changes nothing for the Services that claim the cluster IP when its Service changes', () => {
+    const conflicts = new VipConflicts();
+    const owner = service();
+    put(conflicts, owner);
+    for (const name of ['a', 'b'])
+      assert.deepEqual(put(conflicts, intruder(name, [CLUSTER_IP])), []);
+    assert.deepEqual(put(conflicts, { ...owner, portsAnnotation: 'all' }), []);
+    assert.deepEqual(put(conflicts, intruder('a', [CLUSTER_IP], 23)), []);
+  });
+});
+
+describe('vip-conflicts: a load balancer IP of Services of several namespaces', () => {
+  const foreign = (age: number, fields: Partial<Service> = {}) =>
+    onSharedVip('foreign', age, { namespace: 'other', ...fields });
+
+  for (const annotation of ['all', '70-90/TCP'] as const) {
+    it(`refuses a listed port to a younger Service of another namespace (${annotation})`, () => {
+      const conflicts = new VipConflicts();
+      const old = onSharedVip('old', 1, { portsAnnotation: annotation });
+      const young = foreign(2);
+      const own = onSharedVip('own', 3);
+      for (const object of [own, young, old]) put(conflicts, object);
+      assert.deepEqual(reasons(conflicts, old), []);
+      assert.deepEqual(reasons(conflicts, young), OVERLAP);
+      assert.deepEqual(reasons(conflicts, own), []);
+      assert.deepEqual([...conflicts.removeService(old.key)].sort(), [
+        'default/own',
+        'other/foreign',
+      ]);
+      assert.deepEqual(reasons(conflicts, young), []);
+      assert.deepEqual(reasons(conflicts, own), OVERLAP);
+    });
+
+    it(`leaves a listed port to an older Service of another namespace (${annotation})`, () => {
+      const conflicts = new VipConflicts();
+      const young = onSharedVip('young', 2, { portsAnnotation: annotation });
+      const old = foreign(1);
+      for (const object of [young, old]) put(conflicts, object);
+      assert.deepEqual([...reasons(conflicts, young), ...reasons(conflicts, old)], []);
+    });
+  }
+
+  it('ignores claims to ports of a VIP that this node refuses as its own address', () => {
+    const conflicts = new VipConflicts();
+    const old = onSharedVip('old', 1, { portsAnnotation: 'all' });
+    const young = foreign(2);
+    for (const object of [old, young]) put(conflicts, object);
+    assert.deepEqual([...conflicts.setNodeAddresses(new Set([VIP]))].sort(), [
+      'default/old',
+      'other/foreign',
+    ]);
+    assert.deepEqual(reasons(conflicts, young), []);
+  });
+});
+
 describe('vip-conflicts: a VIP that is an address of this node', () => {
   it('refuses a VIP that is a node address to all-ports and port-range Services, not to exact ports', () => {
     const conflicts = new VipConflicts();
@@ -236,14 +358,28 @@ describe('vip-conflicts: owned ports', () => {
     });
   }
 
+  it('lack the exact port of a Service of another namespace only if it is older', () => {
+    for (const [age, expected] of [
+      [2, []],
+      [1, ['80/TCP']],
+    ] as const) {
+      const conflicts = new VipConflicts();
+      const owner = owning('owner', age === 1 ? 2 : 1);
+      const other = onSharedVip('other', age, { namespace: 'other' });
+      for (const object of [owner, other]) put(conflicts, object);
+      assert.deepEqual(taken(conflicts, owner), expected);
+      assert.deepEqual(reasons(conflicts, other), age === 1 ? [] : OVERLAP);
+    }
+  });
+
   it('have the port again when the last Service that lists it is gone', () => {
     const conflicts = new VipConflicts();
     const owner = owning('owner', 1);
     const other = onSharedVip('other', 4);
     for (const object of [owner, exact, other]) put(conflicts, object);
-    assert.deepEqual([...conflicts.replaceRequests(exact.key, '', [])], ['default/other']);
+    assert.deepEqual([...conflicts.removeService(exact.key)], ['default/other']);
     assert.deepEqual(taken(conflicts, owner), ['80/TCP']);
-    assert.deepEqual([...conflicts.replaceRequests(other.key, '', [])], ['default/owner']);
+    assert.deepEqual([...conflicts.removeService(other.key)], ['default/owner']);
     assert.deepEqual(taken(conflicts, owner), []);
   });
 

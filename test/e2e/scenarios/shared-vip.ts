@@ -16,7 +16,107 @@ function sharing(world: World, name: string, number: number, fields: Partial<Ser
   });
 }
 
+/** Names of the hosts that answer on TCP ports, or the outcomes without an answer. */
+async function whoAnswers(world: World, vip: string, ports: readonly number[]): Promise<string[]> {
+  const outcomes = ports.map((port) => world.client.tcp(vip, port, SHORT));
+  return (await Promise.all(outcomes)).map((outcome) =>
+    outcome.outcome === 'answered' ? outcome.reply.host : outcome.outcome,
+  );
+}
+
+/** An older Service of another namespace with external IPs, on pod-2. */
+function intruder(world: World, externalIPs: readonly string[], ports: readonly number[]) {
+  const named = ports.map((port) => ({ name: `p${port}`, port }));
+  return [
+    world.service('intruder', {
+      namespace: 'other',
+      created: OLD,
+      spec: { clusterIPs: [world.clusterIP(59)], externalIPs, ports: named },
+    }),
+    world.slice('intruder', [world.pod(1)], { namespace: 'other', ports: named }),
+  ];
+}
+
 export const sharedVipScenarios: readonly Scenario[] = [
+  {
+    title:
+      'a cluster IP is its all-ports Service alone: external IPs of another take no port of it',
+    async run(world) {
+      const vip = world.clusterIP(50);
+      const owner = [
+        world.service('owner', {
+          created: YOUNG,
+          annotations: ALL_PORTS,
+          spec: { clusterIPs: [vip] },
+        }),
+        world.slice('owner', [world.pod(0)]),
+      ];
+      const other = intruder(world, [vip, world.vip(6)], [22, 5060]);
+      await world.apply([...owner, ...other]);
+      assert.deepEqual(await whoAnswers(world, vip, [22, 5060]), ['pod-1', 'pod-1']);
+      assert.deepEqual(await whoAnswers(world, world.vip(6), [22]), ['pod-2']);
+      await world.apply(other);
+      assert.deepEqual(await whoAnswers(world, vip, [22, 5060]), ['pod-2', 'pod-2']);
+      await world.apply([...owner, ...other]);
+      assert.deepEqual(await whoAnswers(world, vip, [22, 5060]), ['pod-1', 'pod-1']);
+    },
+  },
+  {
+    title:
+      'a cluster IP is its Service alone, also on ports that it does not list and if it is refused',
+    async run(world) {
+      const vip = world.clusterIP(50);
+      const other = intruder(world, [vip], [81]);
+      const ports = [{ name: 'http', port: 80 }];
+      const listed = [
+        world.service('owner', { created: YOUNG, spec: { clusterIPs: [vip], ports } }),
+        world.slice('owner', [world.pod(0)], { ports }),
+      ];
+      const refusedAsWhole = world.service('owner', {
+        created: YOUNG,
+        annotations: { 'portwide.dev/ports': '99-1' },
+        spec: { clusterIPs: [vip] },
+      });
+      await world.apply([...listed, ...other]);
+      const [http, unlisted] = await whoAnswers(world, vip, [80, 81]);
+      assert.equal(http, 'pod-1');
+      assert.notEqual(unlisted, 'pod-2');
+      await world.apply([refusedAsWhole, ...other]);
+      assert.notDeepEqual(await whoAnswers(world, vip, [81]), ['pod-2']);
+      assert.deepEqual(await whoAnswers(world, world.clusterIP(59), [81]), ['pod-2']);
+    },
+  },
+  {
+    title: 'one load balancer IP, several namespaces: the older Service keeps all that it claimed',
+    async run(world) {
+      const vip = world.vip(5);
+      const oldest = [
+        sharing(world, 'all', 50, { annotations: ALL_PORTS }),
+        world.slice('all', [world.pod(0)]),
+      ];
+      const listed = (namespace: string, number: number, port: number, created: string) => {
+        const ports = [{ name: 'only', port }];
+        return [
+          sharing(world, 'listed', number, {
+            namespace,
+            created,
+            spec: { clusterIPs: [world.clusterIP(number)], ports },
+          }),
+          world.slice('listed', [world.pod(1)], { namespace, ports }),
+        ];
+      };
+      const foreign = listed('other', 51, 8050, YOUNG);
+      const own = listed('default', 52, 8060, YOUNG);
+      await world.apply([...oldest, ...foreign, ...own, ...intruder(world, [vip], [22])]);
+      const who = () => whoAnswers(world, vip, [22, 8050, 8060, 9000]);
+      assert.deepEqual(await who(), ['pod-1', 'pod-1', 'pod-2', 'pod-1']);
+      assert.deepEqual(await whoAnswers(world, world.clusterIP(51), [8050]), ['pod-2']);
+      await world.apply([...oldest, ...listed('other', 51, 8050, '2025-01-01T00:00:00Z')]);
+      assert.deepEqual(await who(), ['pod-1', 'pod-2', 'pod-1', 'pod-1']);
+      await world.apply([...foreign, ...own]);
+      assert.deepEqual((await who()).slice(1, 3), ['pod-2', 'pod-2']);
+    },
+  },
   {
     title: 'one VIP: exact port before range before all-ports, with or without endpoints',
     async run(world) {

@@ -11,6 +11,7 @@ import { isDeepStrictEqual } from 'node:util';
 import fc from 'fast-check';
 import { type ApiObject, type Kind, type ObjectKey, SERVING_KINDS } from '../../../api/objects.ts';
 import { readObject } from '../../../api/read-object.ts';
+import { servingResources } from '../../../sources/kubernetes/resources.ts';
 import type { Timeouts } from '../../../sources/kubernetes/session.ts';
 import type { WatchBreakage } from '../../api-server/double.ts';
 import type { Fault } from '../../api-server/faults.ts';
@@ -20,6 +21,12 @@ import { PATIENT, RESOURCE, SourceFixture, service } from './source-fixture.ts';
 
 const NAMES = ['a', 'b', 'c'];
 const OTHER_PROXY = { 'service.kubernetes.io/service-proxy-name': 'other' };
+/** With a selector for Services, so that a label can hide them. */
+const HIDING_RESOURCES = servingResources('node-1').map((resource) =>
+  resource.kind === 'Service'
+    ? { ...resource, selectors: { labelSelector: '!service.kubernetes.io/service-proxy-name' } }
+    : resource,
+);
 
 type Action =
   | { readonly do: 'put' | 'hide' | 'delete' | 'put slice' | 'delete slice'; readonly name: string }
@@ -166,7 +173,8 @@ class Cluster {
     const kubeconfig = join(this.#directory, 'kubeconfig');
     const sink = new StrictRecorder(this.#history);
     const cluster = { kubeconfig };
-    this.fixture = new SourceFixture({ timeouts, sink, cluster, bookmarkMs: 20 });
+    const resources = HIDING_RESOURCES;
+    this.fixture = new SourceFixture({ timeouts, sink, cluster, resources, bookmarkMs: 20 });
   }
 
   async start(): Promise<void> {

@@ -85,10 +85,9 @@ describe('policy: the kubernetes source for network policy', () => {
       assert.equal(limit, '500');
       return [path, query] as const;
     });
-    const services = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
     const group1 = '/apis/policy.networking.k8s.io/v1alpha1';
     assert.deepEqual(Object.fromEntries(selectors), {
-      '/api/v1/services': { labelSelector: services },
+      '/api/v1/services': {},
       '/apis/discovery.k8s.io/v1/endpointslices': {
         labelSelector: '!service.kubernetes.io/headless',
       },

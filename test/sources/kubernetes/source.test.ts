@@ -3,8 +3,6 @@ import { nodeManifest, sliceManifest } from '../../e2e/manifests.ts';
 import { until } from '../recording-sink.ts';
 import { SourceFixture, service } from './source-fixture.ts';
 
-const SERVICES = '!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name';
-
 describe('source: kubernetes source', () => {
   let fixture: SourceFixture;
   beforeEach(async () => {
@@ -27,7 +25,6 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(
       fixture.requests('list').map(({ query }) => query),
       [undefined, 500, 1000].map((start) => ({
-        labelSelector: SERVICES,
         limit: '500',
         ...(start !== undefined && { continue: `list-1 ${start}` }),
       })),
@@ -37,7 +34,6 @@ describe('source: kubernetes source', () => {
       [...names.map((name) => `+ Service default/${name}`), 'synced Service'],
     );
     assert.deepEqual(fixture.requests('watch')[0]?.query, {
-      labelSelector: SERVICES,
       watch: 'true',
       allowWatchBookmarks: 'true',
       resourceVersion: version,
@@ -60,7 +56,7 @@ describe('source: kubernetes source', () => {
     const lists = fixture.double.requests().filter(({ verb }) => verb === 'list');
     assert.deepEqual(lists.map(({ path, query }) => [path, query]).sort(), [
       ['/api/v1/nodes', { fieldSelector: 'metadata.name=node-1', limit: '500' }],
-      ['/api/v1/services', { labelSelector: SERVICES, limit: '500' }],
+      ['/api/v1/services', { limit: '500' }],
       [
         '/apis/discovery.k8s.io/v1/endpointslices',
         { labelSelector: '!service.kubernetes.io/headless', limit: '500' },
@@ -110,14 +106,14 @@ describe('source: kubernetes source', () => {
     assert.deepEqual(fixture.sink.calls.slice(before), ['+ Service default/c']);
   });
 
-  it('removes a Service that another proxy takes over, and adds it when it returns', async () => {
+  it('delivers a Service of another proxy, which has its cluster IP nevertheless', async () => {
     await watching();
     const labels = { 'service.kubernetes.io/service-proxy-name': 'other' };
     const metadata = { name: 'a', namespace: 'default', labels };
-    fixture.double.put({ ...service('a', 1), metadata });
-    await fixture.waitForServices({ b: 1 });
-    fixture.double.put(service('a', 4));
+    fixture.double.put({ ...service('a', 4), metadata });
     await fixture.waitForServices({ a: 4, b: 1 });
+    const object = fixture.sink.objects.get('Service default/a');
+    assert.equal(object?.kind === 'Service' && object.otherProxy, true);
   });
 
   it('reads events that arrive in several chunks', async () => {
