@@ -6,12 +6,13 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { RemoteDouble } from '../test/api-server/remote.ts';
 import type { Manifest } from '../test/e2e/manifests.ts';
 import { runIn } from '../test/lab/processes.ts';
 import { PORTWIDE } from '../test/portwide.ts';
 import { logged } from './agents.ts';
 import { apiObjects } from './api-objects.ts';
-import { ENDPOINTS } from './cluster.ts';
+import { ENDPOINTS, TARGET_PORT } from './cluster.ts';
 import type { DnsLoad, DnsReport } from './dns-client.ts';
 import { askDns, QUESTIONS, type QuestionGenerator, questionsOf } from './dns-load.ts';
 import {
@@ -143,6 +144,73 @@ function objects(services: number): Manifest {
   return { apiVersion: 'v1', kind: 'List', items: [...ordinary, ...headless.flat()] };
 }
 
+/** Slices and endpoints of the Service that arrives and goes. */
+const SLICES = 1000;
+const PER_SLICE = 100;
+/** Slices that are written at a time; the server watches each one as an event. */
+const CHUNK = 10;
+/** Queries per second meanwhile. */
+const RATE = 1000;
+
+function manySlices(): Manifest[] {
+  return Array.from({ length: SLICES }, (_, index) => ({
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: {
+      name: `many-${index}`,
+      namespace: 'default',
+      labels: { 'kubernetes.io/service-name': 'many' },
+    },
+    addressType: 'IPv4',
+    ports: [{ name: 'http', port: TARGET_PORT }],
+    endpoints: Array.from({ length: PER_SLICE }, (_, each) => ({
+      addresses: [`10.${index >> 8}.${index & 255}.${each}`],
+    })),
+  }));
+}
+
+/** Answers for other names while a headless Service gets all its slices, and while it loses them. */
+async function measureArrival(seconds: number): Promise<void> {
+  await withNetwork(async (network) => {
+    const node = runIn('node', network.node);
+    try {
+      const double = await RemoteDouble.start(node.spawn);
+      await double.call('put', ...apiObjects(0), apiObjects(1, 'many')[0]);
+      const flags = [`--master=${double.url}`, `--bind-address=${NODE_ADDRESS}`];
+      const { stdout } = node.spawn('taskset', ['-c', '0', PORTWIDE, 'dns', ...flags]);
+      if (stdout === null) throw new Error('the server did not start');
+      await logged(stdout, 'serving', 1);
+      const slices = manySlices();
+      const questions = questionsOf(1, [QUESTIONS['A of a Service']]);
+      const during = async (what: string, call: 'put' | 'delete') => {
+        const asked = askDns(network.client, {
+          server: NODE_ADDRESS,
+          questions,
+          seconds,
+          rate: RATE,
+        });
+        const begun = performance.now();
+        for (let from = 0; from < SLICES; from += CHUNK) {
+          await double.call(call, ...slices.slice(from, from + CHUNK));
+        }
+        printRow(`${what}: written in, s`, cell([(performance.now() - begun) / 1000], 1));
+        const { p50, p99, longest, lost } = await asked;
+        for (const [title, value] of Object.entries({ p50, p99, longest }))
+          printRow(`– ${title}, ms`, cell([value], 2));
+        printRow('– lost', cell([lost], 0));
+      };
+      console.log(
+        `| ${SLICES} slices of ${PER_SLICE} endpoints, ${RATE} other queries a second | |`,
+      );
+      console.log('|---|---:|');
+      await during('slices arrive', 'put');
+      await during('slices go', 'delete');
+    } finally {
+      await node.stop();
+    }
+  });
+}
+
 await runBench({
   name: 'dns',
   where: IN_NAMESPACES,
@@ -153,6 +221,7 @@ await runBench({
   },
   run: async ({ services: sizes, runs, seconds }) => {
     printHead(LEGEND);
+    await measureArrival(seconds);
     for (const services of sizes) {
       console.log(`| ${services} Services | |\n|---|---:|`);
       await withServer(services, async (measure, memory) => {

@@ -4,6 +4,7 @@
  */
 
 import type { DnsQuery } from './query.ts';
+import { MAX_IMMUTABLE } from './record-store.ts';
 import { type DnsRecord, sameRecords } from './records.ts';
 import type { EncodedAnswer } from './response.ts';
 import { unpooledCopy } from './wire.ts';
@@ -65,11 +66,13 @@ export class AnswerCache {
   }
 
   /**
-   * Stores an answer that `get` did not find. A full cache removes its oldest entry.
+   * Stores an answer that `get` did not find, unless it or its records are too long. A full cache
+   * removes its oldest entry.
    * @param serial zone serial when the answer was made.
    */
   set(query: DnsQuery, answer: EncodedAnswer, lookups: Lookups, serial: number): void {
     if (answer.bytes.length > MAX_LENGTH) return;
+    for (const records of lookups.values()) if (Number(records?.length) > MAX_IMMUTABLE) return;
     const [oldest] = this.#entries.keys();
     if (oldest !== undefined && this.#entries.size >= this.#maxEntries)
       this.#entries.delete(oldest);

@@ -3,7 +3,7 @@
  */
 import { familyOf } from '../api/addresses.ts';
 import { ALL_PORT_FEATURES, portScheme } from '../api/all-ports.ts';
-import { compareText, getOrCreate, trimmedCopy } from '../api/collections.ts';
+import { compareText } from '../api/collections.ts';
 import { InvalidObject } from '../api/errors.ts';
 import type { EndpointSlice, Protocol, Service } from '../api/objects.ts';
 import { isDnsLabel } from '../api/read-name.ts';
@@ -39,10 +39,10 @@ export type DnsRecord =
  */
 export const SCHEMA_VERSION = '1.1.0';
 
-/** DNS records of one Service. */
+/** DNS records of one Service, or of a part of it. */
 export interface ServiceRecords {
-  /** By name. Each list is sorted, has no duplicates and is not empty. */
-  readonly records: ReadonlyMap<string, readonly DnsRecord[]>;
+  /** May have duplicates: an endpoint may be in two slices while its controller moves it. */
+  readonly records: readonly DnsRecord[];
   /**
    * Fields from which no record could be made, with the reason: a name is too long or invalid.
    */
@@ -50,7 +50,7 @@ export interface ServiceRecords {
 }
 
 interface Draft {
-  readonly records: Map<string, DnsRecord[]>;
+  readonly records: DnsRecord[];
   readonly problems: InvalidObject[];
 }
 
@@ -86,34 +86,59 @@ export function serviceRecords(
   slices: Iterable<EndpointSlice>,
   clusterDomain: string,
 ): ServiceRecords {
-  const draft: Draft = { records: new Map(), problems: [] };
+  const draft: Draft = { records: [], problems: [] };
   const object = `Service ${service.key}`;
-  const name = `${service.name}.${service.namespace}.svc.${clusterDomain}`;
+  const name = nameOf(service, clusterDomain);
   if (fitsInMessage(draft, name, object, 'metadata.name')) {
-    // The feature gate affects refusals only, and refusals do not affect records.
-    const isListed = portScheme(service, ALL_PORT_FEATURES).kind === 'listed';
     if (service.type === 'ExternalName') addExternalName(draft, service, object, name);
-    else if (service.headless) addEndpoints(draft, service, slices, name, isListed);
-    else addClusterIPs(draft, service, object, name, isListed);
+    else if (hasEndpointRecords(service)) {
+      for (const slice of slices) addEndpoints(draft, service, slice, name);
+    } else addClusterIPs(draft, service, object, name);
   }
-  const records = new Map<string, readonly DnsRecord[]>();
-  for (const [each, list] of draft.records) records.set(each, sortedUnique(list));
-  return { records, problems: trimmedCopy(draft.problems) };
+  return draft;
+}
+
+/** The part of a Service's records that comes from one of its slices. */
+export function sliceRecords(
+  service: Service,
+  slice: EndpointSlice,
+  clusterDomain: string,
+): ServiceRecords {
+  const draft: Draft = { records: [], problems: [] };
+  const name = nameOf(service, clusterDomain);
+  // A name that is too long is a problem of the Service, not of each slice.
+  if (hasEndpointRecords(service) && lengthProblem(name) === undefined)
+    addEndpoints(draft, service, slice, name);
+  return draft;
+}
+
+/** The fields of a Service that its records depend on, together with its slices. */
+export function fieldsOfRecords(service: Service) {
+  const { type, clusterIPs, headless, externalName, publishNotReadyAddresses, ports } = service;
+  const isListed = hasListedPorts(service);
+  return { type, clusterIPs, headless, externalName, publishNotReadyAddresses, ports, isListed };
+}
+
+function nameOf({ name, namespace }: Service, clusterDomain: string): string {
+  return `${name}.${namespace}.svc.${clusterDomain}`;
+}
+
+function hasEndpointRecords({ type, headless }: Service): boolean {
+  return headless && type !== 'ExternalName';
+}
+
+/** The feature gate affects refusals only, and refusals do not affect records. */
+function hasListedPorts(service: Service): boolean {
+  return portScheme(service, ALL_PORT_FEATURES).kind === 'listed';
 }
 
 /** Section 2.3: Services with cluster IPs. */
-function addClusterIPs(
-  draft: Draft,
-  service: Service,
-  object: string,
-  name: string,
-  isListed: boolean,
-): void {
+function addClusterIPs(draft: Draft, service: Service, object: string, name: string): void {
   for (const address of service.clusterIPs) {
     addAddress(draft, name, address);
     add(draft, { name: reverseName(address), type: 'PTR', data: name });
   }
-  if (!isListed || service.clusterIPs.length === 0) return;
+  if (service.clusterIPs.length === 0 || !hasListedPorts(service)) return;
   for (const { srvName, port } of srvNames(draft, service.ports, name, object, 'spec.ports')) {
     addSrv(draft, srvName, port, name);
   }
@@ -123,27 +148,19 @@ function addClusterIPs(
  * Section 2.4: headless Services. Port numbers come from the slices, as in CoreDNS: the client
  * connects to the endpoint itself, which listens on the target port.
  */
-function addEndpoints(
-  draft: Draft,
-  service: Service,
-  slices: Iterable<EndpointSlice>,
-  name: string,
-  isListed: boolean,
-): void {
-  for (const slice of slices) {
-    const object = `EndpointSlice ${slice.key}`;
-    const ports = isListed ? srvNames(draft, slice.ports, name, object, 'ports') : [];
-    for (const [index, { address, ready, hostname }] of slice.endpoints.entries()) {
-      // With publishNotReadyAddresses, the EndpointSlice controller marks all endpoints ready;
-      // hand-written manifests may not.
-      if (!ready && !service.publishNotReadyAddresses) continue;
-      addAddress(draft, name, address);
-      const host = `${hostname ?? addressLabel(address)}.${name}`;
-      if (!fitsInMessage(draft, host, object, `endpoints[${index}].hostname`)) continue;
-      addAddress(draft, host, address);
-      add(draft, { name: reverseName(address), type: 'PTR', data: host });
-      for (const { srvName, port } of ports) addSrv(draft, srvName, port, host);
-    }
+function addEndpoints(draft: Draft, service: Service, slice: EndpointSlice, name: string): void {
+  const object = `EndpointSlice ${slice.key}`;
+  const ports = hasListedPorts(service) ? srvNames(draft, slice.ports, name, object, 'ports') : [];
+  for (const [index, { address, ready, hostname }] of slice.endpoints.entries()) {
+    // With publishNotReadyAddresses, the EndpointSlice controller marks all endpoints ready;
+    // hand-written manifests may not.
+    if (!ready && !service.publishNotReadyAddresses) continue;
+    addAddress(draft, name, address);
+    const host = `${hostname ?? addressLabel(address)}.${name}`;
+    if (!fitsInMessage(draft, host, object, `endpoints[${index}].hostname`)) continue;
+    addAddress(draft, host, address);
+    add(draft, { name: reverseName(address), type: 'PTR', data: host });
+    for (const { srvName, port } of ports) addSrv(draft, srvName, port, host);
   }
 }
 
@@ -191,24 +208,13 @@ export function addressRecord(name: string, address: string): DnsRecord {
 }
 
 function add(draft: Draft, record: DnsRecord): void {
-  getOrCreate(draft.records, record.name, () => []).push(record);
+  draft.records.push(record);
 }
 
 function fitsInMessage(draft: Draft, name: string, object: string, field: string): boolean {
   const problem = lengthProblem(name);
   if (problem !== undefined) draft.problems.push(new InvalidObject(object, field, problem));
   return problem === undefined;
-}
-
-/** Sorts and deduplicates: an endpoint may be in two slices while its controller moves it. */
-function sortedUnique(list: readonly DnsRecord[]): readonly DnsRecord[] {
-  if (list.length === 1) return trimmedCopy(list);
-  const sorted = list.toSorted(compareRecords);
-  const once = sorted.filter((record, index) => {
-    const before = sorted[index - 1];
-    return before === undefined || compareRecords(before, record) !== 0;
-  });
-  return trimmedCopy(once);
 }
 
 /** Orders the records of one name by content; 0 means equal content. */

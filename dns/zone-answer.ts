@@ -2,7 +2,7 @@
 import type { Answer as PacketRecord } from 'dns-packet';
 import { REVERSE_DOMAINS } from './names.ts';
 import { CLASS_IN, type DnsQuery, type Rcode } from './query.ts';
-import { addressRecord, type DnsRecord } from './records.ts';
+import { addressRecord, compareRecords, type DnsRecord } from './records.ts';
 import { FIRST_META_TYPE, TYPE } from './types.ts';
 import type { Zone } from './zone.ts';
 
@@ -125,7 +125,7 @@ function followAliases(
   for (;;) {
     const partial = { ...AUTHORITATIVE, answers: aliases, isCacheable: isOfZone };
     if (records === undefined) return { ...partial, rcode: 'NXDOMAIN', authorities: negative() };
-    const alias = records.find(({ type }) => type === 'CNAME');
+    const alias = records[typeRange(records, 'CNAME').start];
     if (alias?.type !== 'CNAME' || query.type === TYPE.CNAME || query.type === TYPE.ANY) break;
     if (aliases.length === MAX_ALIASES) return errorAnswer('SERVFAIL');
     aliases.push(withTtl(alias, authority));
@@ -142,18 +142,19 @@ function followAliases(
     records = lookup(alias.data, authority);
     isOfZone &&= !isOfServer(alias.data);
   }
-  const all = ofType(query, records, authority);
-  const isCut = all.length > maxRecords;
   const isAddress = query.type === TYPE.A || query.type === TYPE.AAAA;
-  const found = (
-    isCut && isAddress ? rotatedSlice(all, maxRecords, authority.random) : all.slice(0, maxRecords)
-  ).map((record) => withTtl(record, authority));
+  const { list, start, end } = ofType(query, records, authority);
+  const isCut = end - start > maxRecords;
+  const first = isCut && isAddress ? Math.floor(authority.random() * (end - start)) : 0;
+  const found = rotatedSlice({ list, start, end }, first, maxRecords).map((record) =>
+    withTtl(record, authority),
+  );
   return {
     ...AUTHORITATIVE,
     rcode: 'NOERROR',
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NO_RECORDS,
-    additionals: targetsOf(found).flatMap((target) => addressesOf(target, authority)),
+    additionals: targetsOf(found).flatMap((target) => addressesOf(target, authority, maxRecords)),
     addressCount: isAddress ? found.length : 0,
     isCacheable: isOfZone && !isCut,
   };
@@ -161,27 +162,59 @@ function followAliases(
 
 const AUTHORITATIVE = { authoritative: true, additionals: NO_RECORDS, addressCount: 0 };
 
-function ofType(
-  query: DnsQuery,
-  records: readonly ZoneRecord[],
-  { ttl }: Authority,
-): readonly ZoneRecord[] {
-  if (query.type === TYPE.ANY) {
-    const aliases = records.filter(({ type }) => type === 'CNAME');
-    // RFC 8482, 4.2: no HINFO record is synthesized for a name with an alias.
-    if (aliases.length > 0) return aliases;
-    // The HINFO record is short, so it is useless for amplification. Clients cannot mistake it for
-    // all records.
-    return [{ name: query.name, type: 'HINFO', ttl, data: { cpu: 'RFC8482', os: '' } }];
-  }
-  return records.filter(({ type }) => TYPE[type as keyof typeof TYPE] === query.type);
+/** Consecutive records of a name. A copy of them could be long. */
+interface RecordRange {
+  readonly list: readonly ZoneRecord[];
+  readonly start: number;
+  readonly end: number;
 }
 
-/** Consecutive items from a random start, so that no item is always left out. */
-function rotatedSlice<T>(list: readonly T[], count: number, random: () => number): readonly T[] {
-  const start = Math.floor(random() * list.length);
-  const first = list.slice(start, start + count);
-  return [...first, ...list.slice(0, count - first.length)];
+const TYPE_NAMES: ReadonlyMap<number, string> = new Map(
+  Object.entries(TYPE).map(([name, type]) => [type, name]),
+);
+
+function ofType(query: DnsQuery, records: readonly ZoneRecord[], { ttl }: Authority): RecordRange {
+  if (query.type === TYPE.ANY) {
+    const aliases = typeRange(records, 'CNAME');
+    // RFC 8482, 4.2: no HINFO record is synthesized for a name with an alias.
+    if (aliases.end > aliases.start) return aliases;
+    // The HINFO record is short, so it is useless for amplification. Clients cannot mistake it for
+    // all records.
+    const data = { cpu: 'RFC8482', os: '' };
+    return { list: [{ name: query.name, type: 'HINFO', ttl, data }], start: 0, end: 1 };
+  }
+  return typeRange(records, TYPE_NAMES.get(query.type) ?? '');
+}
+
+/** @param list sorted by type. */
+function typeRange(list: readonly ZoneRecord[], type: string): RecordRange {
+  const start = firstIndex(list, (each) => each.type >= type);
+  return { list, start, end: firstIndex(list, (each) => each.type > type) };
+}
+
+/** The index of the first record for which the condition holds, as it does for all after it. */
+function firstIndex(
+  list: readonly ZoneRecord[],
+  condition: (record: ZoneRecord) => boolean,
+): number {
+  let [low, high] = [0, list.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    const record = list[middle];
+    if (record === undefined || condition(record)) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/** At most `count` consecutive records from the `first`, so that a random one leaves none out always. */
+function rotatedSlice(
+  { list, start, end }: RecordRange,
+  first: number,
+  count: number,
+): readonly ZoneRecord[] {
+  const found = list.slice(start + first, Math.min(start + first + count, end));
+  return [...found, ...list.slice(start, start + Math.min(first, count - found.length))];
 }
 
 function withTtl(record: ZoneRecord, { ttl }: Authority): ResourceRecord {
@@ -200,22 +233,34 @@ function targetsOf(records: readonly ResourceRecord[]): readonly string[] {
   return targets.length < 2 ? targets : [...new Set(targets)].slice(0, MAX_TARGETS);
 }
 
-function addressesOf(name: string, authority: Authority): readonly ResourceRecord[] {
-  return (lookup(name, authority) ?? [])
+/** None if they do not fit: a client could not detect that some are missing (RFC 2181, 9). */
+function addressesOf(
+  name: string,
+  authority: Authority,
+  maxRecords: number,
+): readonly ResourceRecord[] {
+  const records = lookup(name, authority) ?? NO_RECORDS;
+  if (records.length > maxRecords) return NO_RECORDS;
+  return records
     .filter(({ type }) => type === 'A' || type === 'AAAA')
     .map((record) => withTtl(record, authority));
 }
 
-/** Records of the zone, plus the SOA and NS records and the address records of this server. */
+/**
+ * Records of the zone, plus the SOA and NS records and the address records of this server. Sorted
+ * by type.
+ */
 function lookup(name: string, authority: Authority): readonly ZoneRecord[] | undefined {
   const { zone, ttl, nameservers } = authority;
   const { clusterDomain } = zone;
   if (name === clusterDomain) {
     const ns: ResourceRecord = { name, type: 'NS', ttl, data: nameserver(clusterDomain) };
-    return [soa(clusterDomain, authority), ns];
+    return [ns, soa(clusterDomain, authority)];
   }
   if (name === nameserver(clusterDomain)) {
-    return nameservers().map((address) => addressRecord(name, address));
+    return nameservers()
+      .map((address) => addressRecord(name, address))
+      .sort(compareRecords);
   }
   if (name === `dns.${clusterDomain}`) return NO_RECORDS;
   return zone.lookup(name);

@@ -1,17 +1,18 @@
 /** The DNS records of the whole cluster, updated from API objects. */
-import { setList } from '../api/collections.ts';
+import { isDeepStrictEqual } from 'node:util';
 import type { InvalidObject } from '../api/errors.ts';
 import type { ApiObject, EndpointSlice, Kind, ObjectKey, Service } from '../api/objects.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { REVERSE_DOMAINS } from './names.ts';
+import { RecordStore } from './record-store.ts';
 import {
-  compareRecords,
   type DnsRecord,
+  fieldsOfRecords,
   podRecords,
   SCHEMA_VERSION,
   type ServiceRecords,
-  sameRecords,
   serviceRecords,
+  sliceRecords,
 } from './records.ts';
 
 interface ZoneOptions {
@@ -29,39 +30,30 @@ interface ZoneOptions {
   readonly onEndpoints?: (triggerTime: number) => void;
 }
 
-/** One Service with its slices and records. */
-interface Entry extends ServiceRecords {
+/** One Service with its slices. */
+interface Entry {
   readonly service: Service | undefined;
   readonly slices: readonly EndpointSlice[];
 }
 
-type RecordsByName = ReadonlyMap<string, readonly DnsRecord[]>;
-
 const NO_RECORDS: readonly DnsRecord[] = [];
-const EMPTY_ENTRY: Entry = { service: undefined, slices: [], records: new Map(), problems: [] };
+const NOTHING: ServiceRecords = { records: [], problems: [] };
+const EMPTY_ENTRY: Entry = { service: undefined, slices: [] };
 
 /**
  * The records of a cluster: the cluster domain, plus reverse names of cluster IPs and headless
  * endpoints under `in-addr.arpa` and `ip6.arpa`. Updated object by object: a change recomputes the
- * records of one Service and touches no other names.
+ * records of one Service, or of one slice, and touches no other names.
  */
 export class Zone implements ObjectSink {
   readonly clusterDomain: string;
   readonly #options: ZoneOptions;
   readonly #entries = new Map<ObjectKey, Entry>();
-  /** Service of each slice, to detect a change of the slice's service-name label. */
-  readonly #sliceOwner = new Map<ObjectKey, ObjectKey>();
+  readonly #slices = new Map<ObjectKey, EndpointSlice>();
   /** Records of all Services. Only reverse names can have records of several Services. */
-  readonly #records = new Map<string, readonly DnsRecord[]>();
-  /**
-   * By name: the number of existing names directly below it. A name with children exists, possibly
-   * as an empty non-terminal.
-   */
-  readonly #children = new Map<string, number>();
+  readonly #records: RecordStore;
   /** Records that exist without any Service. */
-  readonly #staticRecords: RecordsByName;
-  /** Zone apexes. Names above them are outside this server's zones. */
-  readonly #apexes: ReadonlySet<string>;
+  readonly #staticRecords: ReadonlyMap<string, readonly DnsRecord[]>;
   readonly #unsynced = new Set<Kind>(['Service', 'EndpointSlice']);
   #serial = 1;
 
@@ -69,7 +61,8 @@ export class Zone implements ObjectSink {
     const { clusterDomain } = options;
     this.#options = options;
     this.clusterDomain = clusterDomain;
-    this.#apexes = new Set([clusterDomain, ...Object.values(REVERSE_DOMAINS)]);
+    // Names above the zone apexes are outside this server's zones.
+    this.#records = new RecordStore(new Set([clusterDomain, ...Object.values(REVERSE_DOMAINS)]));
     const version = `dns-version.${clusterDomain}`;
     this.#staticRecords = new Map<string, readonly DnsRecord[]>([
       [clusterDomain, NO_RECORDS],
@@ -82,13 +75,14 @@ export class Zone implements ObjectSink {
   /**
    * All records of a name (lower-case, no final dot). An empty list means that the name exists
    * without records (NODATA), possibly as an empty non-terminal. undefined means that the name does
-   * not exist (NXDOMAIN).
+   * not exist (NXDOMAIN). Do not keep a list longer than `MAX_IMMUTABLE`.
    */
   lookup(name: string): readonly DnsRecord[] | undefined {
-    const records = this.#records.get(name);
-    if (records !== undefined) return records;
-    if (this.#children.has(name)) return NO_RECORDS;
-    return this.#staticRecords.get(name) ?? podRecords(name, this.clusterDomain);
+    return (
+      this.#records.get(name) ??
+      this.#staticRecords.get(name) ??
+      podRecords(name, this.clusterDomain)
+    );
   }
 
   /** Whether all Services and EndpointSlices are listed. Until then, a missing name may appear. */
@@ -106,22 +100,18 @@ export class Zone implements ObjectSink {
     return {
       /** Services that exist or have EndpointSlices. */
       services: this.#entries.size,
-      slices: this.#sliceOwner.size,
-      /** Names that have records. */
-      names: this.#records.size,
-      /** Names with names below them, which exist even without records (empty non-terminals). */
-      parents: this.#children.size,
+      slices: this.#slices.size,
+      ...this.#records.sizes,
     };
   }
 
   upsert(object: ApiObject): void {
-    if (object.kind === 'Service') {
-      this.#update({ ...this.#entry(object.key), service: object }, object.key);
-    } else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
+    if (object.kind === 'Service') this.#setService(object.key, object);
+    else if (object.kind === 'EndpointSlice') this.#upsertSlice(object);
   }
 
   remove(kind: Kind, key: ObjectKey): void {
-    if (kind === 'Service') this.#update({ ...this.#entry(key), service: undefined }, key);
+    if (kind === 'Service') this.#setService(key, undefined);
     else if (kind === 'EndpointSlice') this.#removeSlice(key);
   }
 
@@ -129,31 +119,47 @@ export class Zone implements ObjectSink {
     this.#unsynced.delete(kind);
   }
 
+  #setService(key: ObjectKey, service: Service | undefined): void {
+    const before = this.#entry(key);
+    const after = { ...before, service };
+    this.#setEntry(after, key);
+    // Services change for many reasons, and one may have many endpoints.
+    if (hasSameRecordFields(before.service, service)) return;
+    this.#replace(this.#recordsOf(before), this.#recordsOf(after));
+  }
+
   #upsertSlice(slice: EndpointSlice): void {
-    const owner = this.#sliceOwner.get(slice.key);
-    if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
-    this.#sliceOwner.set(slice.key, slice.serviceKey);
-    const { service, slices } = this.#entry(slice.serviceKey);
-    this.#replaceSlice(slice.serviceKey, slice.key, [slice]);
-    const { triggerTime } = slice;
-    if (triggerTime === undefined || !service?.headless || !this.isSynced) return;
-    const before = slices.find(({ key }) => key === slice.key)?.triggerTime;
-    if (before !== triggerTime) this.#options.onEndpoints?.(triggerTime);
+    const { key, serviceKey, triggerTime } = slice;
+    const moved = this.#slices.get(key)?.serviceKey !== serviceKey;
+    if (moved) this.#removeSlice(key);
+    const before = this.#slices.get(key);
+    this.#slices.set(key, slice);
+    this.#replaceSlice(serviceKey, before, slice);
+    if (triggerTime === undefined || !this.isSynced) return;
+    if (before?.triggerTime === triggerTime || !this.#entry(serviceKey).service?.headless) return;
+    this.#options.onEndpoints?.(triggerTime);
   }
 
   #removeSlice(key: ObjectKey): void {
-    const owner = this.#sliceOwner.get(key);
-    if (owner === undefined) return;
-    this.#sliceOwner.delete(key);
-    this.#replaceSlice(owner, key, []);
+    const slice = this.#slices.get(key);
+    if (slice === undefined) return;
+    this.#slices.delete(key);
+    this.#replaceSlice(slice.serviceKey, slice, undefined);
   }
 
-  #replaceSlice(owner: ObjectKey, key: ObjectKey, by: readonly EndpointSlice[]): void {
-    const entry = this.#entry(owner);
-    const slices = entry.slices.filter((slice) => slice.key !== key).concat(by);
+  #replaceSlice(
+    owner: ObjectKey,
+    before: EndpointSlice | undefined,
+    after: EndpointSlice | undefined,
+  ): void {
+    const { service, slices } = this.#entry(owner);
+    const others = before === undefined ? slices : slices.filter((slice) => slice !== before);
+    this.#setEntry({ service, slices: after === undefined ? others : others.concat(after) }, owner);
     // Endpoints of other Services have no records, so their frequent changes need no update.
-    if (entry.service?.headless === true) this.#update({ ...entry, slices }, owner);
-    else this.#setEntry({ ...entry, slices }, owner);
+    if (service?.headless !== true) return;
+    const recordsOf = (slice: EndpointSlice | undefined) =>
+      slice === undefined ? NOTHING : sliceRecords(service, slice, this.clusterDomain);
+    this.#replace(recordsOf(before), recordsOf(after));
   }
 
   #entry(key: ObjectKey): Entry {
@@ -165,78 +171,24 @@ export class Zone implements ObjectSink {
     else this.#entries.set(key, entry);
   }
 
-  /** @param entry the current objects with the previous records. */
-  #update(entry: Entry, key: ObjectKey): void {
-    const { service, slices } = entry;
-    const { records, problems } =
-      service === undefined ? EMPTY_ENTRY : serviceRecords(service, slices, this.clusterDomain);
-    this.#setEntry(
-      { service, slices, problems, records: this.#replace(entry.records, records) },
-      key,
-    );
-    const known = new Set(entry.problems.map(({ message }) => message));
-    for (const problem of problems) {
+  #recordsOf({ service, slices }: Entry): ServiceRecords {
+    return service === undefined ? NOTHING : serviceRecords(service, slices, this.clusterDomain);
+  }
+
+  #replace(before: ServiceRecords, after: ServiceRecords): void {
+    // Add first: then a record of both stays where it is.
+    const hasAdded = this.#records.add(after.records);
+    const hasRemoved = this.#records.remove(before.records);
+    if (hasAdded || hasRemoved) this.#serial += 1;
+    if (after.problems.length === 0) return;
+    const known = new Set(before.problems.map(({ message }) => message));
+    for (const problem of after.problems) {
       if (!known.has(problem.message)) this.#options.onProblem?.(problem);
     }
   }
-
-  /**
-   * Replaces the records of one Service.
-   * @returns `after`, with unchanged lists taken from `before`: `#replaceList` compares identities.
-   */
-  #replace(before: RecordsByName, after: RecordsByName): RecordsByName {
-    const stored = new Map<string, readonly DnsRecord[]>();
-    let hasChanged = false;
-    for (const [name, list] of after) {
-      const old = before.get(name) ?? NO_RECORDS;
-      const isSame = sameRecords(old, list);
-      stored.set(name, isSame ? old : list);
-      if (isSame) continue;
-      hasChanged = true;
-      this.#replaceList(name, old, list);
-    }
-    for (const [name, old] of before) {
-      if (after.has(name)) continue;
-      hasChanged = true;
-      this.#replaceList(name, old, NO_RECORDS);
-    }
-    if (hasChanged) this.#serial += 1;
-    return stored;
-  }
-
-  #replaceList(name: string, before: readonly DnsRecord[], after: readonly DnsRecord[]): void {
-    const all = this.#records.get(name);
-    const isShared = all !== undefined && all !== before;
-    const others = isShared ? all.filter((record) => !before.includes(record)) : NO_RECORDS;
-    const merged = others.length === 0 ? after : [...others, ...after].sort(compareRecords);
-    setList(this.#records, name, merged);
-    if (this.#children.has(name)) return;
-    if (all === undefined) this.#countInParent(name);
-    if (merged.length === 0) this.#uncountInParent(name);
-  }
-
-  /** Counts a new name in its parent. The first child makes the parent exist. */
-  #countInParent(name: string): void {
-    if (this.#apexes.has(name)) return;
-    const parent = parentOf(name);
-    const count = this.#children.get(parent) ?? 0;
-    this.#children.set(parent, count + 1);
-    if (count === 0 && !this.#records.has(parent)) this.#countInParent(parent);
-  }
-
-  #uncountInParent(name: string): void {
-    if (this.#apexes.has(name)) return;
-    const parent = parentOf(name);
-    const count = this.#children.get(parent) ?? 0;
-    if (count > 1) {
-      this.#children.set(parent, count - 1);
-      return;
-    }
-    this.#children.delete(parent);
-    if (!this.#records.has(parent)) this.#uncountInParent(parent);
-  }
 }
 
-function parentOf(name: string): string {
-  return name.slice(name.indexOf('.') + 1);
+function hasSameRecordFields(before: Service | undefined, after: Service | undefined): boolean {
+  if (before === undefined || after === undefined) return before === after;
+  return isDeepStrictEqual(fieldsOfRecords(before), fieldsOfRecords(after));
 }

@@ -1,4 +1,5 @@
 /** Reads one open watch and detects its silence. */
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { WatchStream } from './session.ts';
 
 export interface LiveWatchOptions {
@@ -16,6 +17,11 @@ export interface LiveWatchOptions {
  * client-go.
  */
 const VERY_SHORT_WATCH_MS = 1000;
+/**
+ * Milliseconds of events before the event loop gets a turn: one chunk of the response may have
+ * dozens, and an event of an EndpointSlice with many endpoints takes milliseconds.
+ */
+const TURN_MS = 5;
 
 /**
  * An open watch, read in the background until it ends or is closed.
@@ -92,6 +98,7 @@ export class LiveWatch {
 
   async #read(): Promise<void> {
     const { stream, onEvent } = this.#options;
+    let turnEnd = performance.now() + TURN_MS;
     try {
       for await (const event of stream.events) {
         if (this.#closed) break;
@@ -99,6 +106,9 @@ export class LiveWatch {
         onEvent(event);
         this.#events++;
         this.#waitForSilence();
+        if (performance.now() < turnEnd) continue;
+        await nextTurn();
+        turnEnd = performance.now() + TURN_MS;
       }
     } catch (error) {
       if (!this.#closed) this.#failure = error;

@@ -95,6 +95,16 @@ describe('answer-cache: AnswerCache', () => {
     assert.deepEqual(found, ['c', 'd', 'e']);
   });
 
+  it('does not store answers from names with many records, which it would compare', () => {
+    const cache = new AnswerCache();
+    const many = Array.from({ length: 1001 }, (_, index) => a('b', `10.0.${index >> 8}.${index}`));
+    const lookups = (length: number) => new Map([['b', many.slice(0, length)]]);
+    cache.set(query('a'), answer, lookups(1001), 1);
+    assert.equal(cache.size, 0);
+    cache.set(query('a'), answer, lookups(1000), 1);
+    assert.equal(cache.size, 1);
+  });
+
   it('does not store answers that are too long for one UDP message', () => {
     const cache = new AnswerCache();
     cache.set(query('a'), { ...answer, bytes: Buffer.alloc(1233) }, new Map(), 1);

@@ -15,7 +15,7 @@ import type {
 import { compareRecords, type DnsRecord, serviceRecords } from '../../dns/records.ts';
 import type { Zone } from '../../dns/zone.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
-import { linesOf, zoneWith } from './zone-fixtures.ts';
+import { byName, linesOf, zoneWith } from './zone-fixtures.ts';
 
 const DOMAIN = 'cluster.local';
 const APEXES = ['cluster.local', 'in-addr.arpa', 'ip6.arpa'];
@@ -128,7 +128,7 @@ class Model {
       .filter((object) => object.kind === 'Service')
       .flatMap((object) => {
         const own = slices.filter(({ serviceKey }) => serviceKey === object.key);
-        return [...serviceRecords(object, own, DOMAIN).records.values()].flat();
+        return [...byName(serviceRecords(object, own, DOMAIN).records).values()].flat();
       });
   }
 

@@ -1,7 +1,7 @@
 /** A Zone with objects, and its answers as lines of text. */
 import type { InvalidObject } from '../../api/errors.ts';
 import type { ApiObject } from '../../api/objects.ts';
-import type { DnsRecord } from '../../dns/records.ts';
+import { compareRecords, type DnsRecord } from '../../dns/records.ts';
 import { Zone } from '../../dns/zone.ts';
 
 export function zoneWith(
@@ -11,6 +11,17 @@ export function zoneWith(
   const zone = new Zone({ clusterDomain: 'cluster.local', onProblem });
   for (const object of objects) zone.upsert(object);
   return zone;
+}
+
+/** Records by name, sorted, without duplicates. */
+export function byName(records: readonly DnsRecord[]): ReadonlyMap<string, readonly DnsRecord[]> {
+  const names = new Map<string, DnsRecord[]>();
+  for (const record of records) {
+    const list = names.get(record.name) ?? [];
+    if (list.every((each) => compareRecords(each, record) !== 0)) list.push(record);
+    names.set(record.name, list.sort(compareRecords));
+  }
+  return names;
 }
 
 /** `A 10.3.0.1`, `SRV 0 100 443 web.default.svc.cluster.local`. */
