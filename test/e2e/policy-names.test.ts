@@ -173,6 +173,28 @@ for (const mode of ['nftables', 'iptables'] as const) {
       });
     });
 
+    it('answers lookups again when the agent process is stopped, and learns when it continues', async () => {
+      const { pid } = agent;
+      assert.ok(pid !== undefined);
+      const looked = async (seconds: number) => {
+        const args = [`@${VIPS[0]}`, 'a8.example.com', '+short', '+tries=1', `+time=${seconds}`];
+        const { stdout } = await pod.exec('dig', args, { reject: false });
+        return stdout === addressOf(8, 'A');
+      };
+      process.kill(pid, 'SIGSTOP');
+      try {
+        await waitFor('lookups are answered again', () => looked(1));
+        for (let count = 0; count < 5; count++) assert.ok(await looked(20));
+        assert.equal(await outcome(addressOf(8, 'A')), 'timeout');
+      } finally {
+        process.kill(pid, 'SIGCONT');
+      }
+      await waitFor('it learns again', async () => {
+        await looked(5);
+        return (await outcome(addressOf(8, 'A'))) === 'answered';
+      });
+    });
+
     it('restores the DNS queue rules after nft flush ruleset', async () => {
       await lab.node.exec('nft', ['flush', 'ruleset']);
       await queueing(true);
