@@ -1,6 +1,7 @@
 /** Connects the object source to its consumers: the Service tables and network policy. */
 import type { NftMonitor } from '../nft/monitor.ts';
 import {
+  ALL_PODS,
   type Resource,
   servingAndPolicyResources,
   servingResources,
@@ -8,19 +9,29 @@ import {
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { fanOut, type ObjectSink, type Source } from '../sources/source.ts';
 import type { AgentContext } from './context.ts';
+import { modeLimits } from './mode.ts';
 import { type PolicyAgent, startPolicy } from './policy.ts';
 import { reportUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
 
-/** The resources that the agent lists and watches, or reads from manifests. */
+/**
+ * The resources that the agent lists and watches from its start, or reads from manifests. From an API server it watches Pods
+ * only where pods own ports, see `PodWatches`.
+ */
 export function sourceResources({
   nodeName,
   policySupport,
-}: Pick<AgentContext, 'nodeName' | 'policySupport'>): readonly Resource[] {
-  return policySupport === undefined
-    ? servingResources(nodeName)
-    : servingAndPolicyResources(nodeName);
+  modeDefinition,
+  options: { manifests },
+}: Pick<
+  AgentContext,
+  'nodeName' | 'policySupport' | 'modeDefinition' | 'options'
+>): readonly Resource[] {
+  if (policySupport !== undefined) return servingAndPolicyResources(nodeName);
+  const ownsPorts = modeLimits(modeDefinition.name).modeWithoutOwnedPorts === undefined;
+  const pods = manifests !== undefined && ownsPorts ? [ALL_PODS] : [];
+  return [...servingResources(nodeName), ...pods];
 }
 
 /**
@@ -48,6 +59,7 @@ export function createInputs(
     },
     onFaultyManifests: (count) => metrics.faultyManifests.set(count),
   });
+  if (source.podWatches !== undefined) table.usePodWatches(source.podWatches);
   if (support === undefined) return { source, policy: undefined };
   const policy = startPolicy({
     ...context,

@@ -41,6 +41,11 @@ export function isNamespaced(kind: Kind): boolean {
 /** `namespace/name`, or `name` for a cluster-scoped object. */
 export type ObjectKey = string;
 
+/** The namespace in the key of a namespaced object. */
+export function namespaceOf(key: ObjectKey): string {
+  return key.slice(0, key.indexOf('/'));
+}
+
 export type ServiceType = 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
 export type TrafficPolicy = 'Cluster' | 'Local';
 export type TrafficDistribution = 'PreferClose' | 'PreferSameZone' | 'PreferSameNode';

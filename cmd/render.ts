@@ -61,7 +61,10 @@ export function addRenderCommand(program: Command): void {
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
-  const { objects, problems, warnings } = loadManifestDirectory(options.manifests, SERVING_KINDS);
+  const { objects, problems, warnings } = loadManifestDirectory(options.manifests, [
+    ...SERVING_KINDS,
+    'Pod',
+  ]);
   for (const problem of [...problems, ...warnings]) note(formatProblem(problem));
 
   const table = new RouteTable({

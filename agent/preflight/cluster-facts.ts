@@ -7,7 +7,11 @@ import {
   type ReviewedAccess,
   reviewAccess,
 } from '../../sources/kubernetes/access-review.ts';
-import { servingAndPolicyResources, servingResources } from '../../sources/kubernetes/resources.ts';
+import {
+  ALL_PODS,
+  servingAndPolicyResources,
+  servingResources,
+} from '../../sources/kubernetes/resources.ts';
 import { readOnce } from '../../sources/read-once.ts';
 
 /** Lists the objects once. @throws UserError */
@@ -29,7 +33,7 @@ export async function readObjects(options: RunOptions, nodeName: string): Promis
 export function readAccess(options: RunOptions, nodeName: string): Promise<ReviewedAccess[]> {
   const resources = options.networkPolicy
     ? servingAndPolicyResources(nodeName)
-    : servingResources(nodeName);
+    : [...servingResources(nodeName), ALL_PODS];
   return reviewAccess(options, accessOf(resources));
 }
 

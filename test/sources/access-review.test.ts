@@ -9,7 +9,11 @@ import {
   reviewAccess,
 } from '../../sources/kubernetes/access-review.ts';
 import { ApiError, MalformedResponse } from '../../sources/kubernetes/errors.ts';
-import { servingAndPolicyResources, servingResources } from '../../sources/kubernetes/resources.ts';
+import {
+  ALL_PODS,
+  servingAndPolicyResources,
+  servingResources,
+} from '../../sources/kubernetes/resources.ts';
 import { allowedRequests, BASE_ROLE, POLICY_ROLE } from '../deploy/roles.ts';
 
 describe('access review', () => {
@@ -39,7 +43,7 @@ describe('access review', () => {
       accessOf(...args)
         .map(({ verb, group, resource }) => `${verb} ${group}/${resource}`)
         .sort();
-    assert.deepEqual(requests(servingResources('node')), allowedRequests(BASE_ROLE));
+    assert.deepEqual(requests([...servingResources('node'), ALL_PODS]), allowedRequests(BASE_ROLE));
     assert.deepEqual(
       requests(servingAndPolicyResources('node')),
       allowedRequests(BASE_ROLE, POLICY_ROLE),
