@@ -3,6 +3,7 @@ import { objectRef } from '../events/event.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
 import { ServiceCidrs } from '../proxier/service-cidrs.ts';
 import {
+  ALL_PODS,
   type Resource,
   SERVICE_CIDRS,
   servingAndPolicyResources,
@@ -16,21 +17,27 @@ import { reportUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
 
-/** The resources that the agent lists and watches, or reads from manifests. */
+/**
+ * The resources that the agent lists and watches from its start, or reads from manifests. From an API server it watches Pods
+ * only where pods own ports, see `PodWatches`.
+ */
 export function sourceResources({
   nodeName,
-  options,
-  modeDefinition,
   policySupport,
+  modeDefinition,
+  options: { manifests, featureGates },
 }: Pick<
   AgentContext,
-  'nodeName' | 'options' | 'modeDefinition' | 'policySupport'
+  'nodeName' | 'policySupport' | 'modeDefinition' | 'options'
 >): readonly Resource[] {
   const serving =
     policySupport === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName);
   // Without this gate of Kubernetes 1.31 and 1.32, kube-proxy does not watch ServiceCIDRs.
-  const areWatched = options.featureGates.MultiCIDRServiceAllocator ?? true;
-  return modeDefinition.usesServiceCidrs && areWatched ? [...serving, SERVICE_CIDRS] : serving;
+  const areWatched = featureGates.MultiCIDRServiceAllocator ?? true;
+  const cidrs = modeDefinition.usesServiceCidrs && areWatched ? [SERVICE_CIDRS] : [];
+  const needsPods =
+    policySupport === undefined && manifests !== undefined && modeDefinition.servesOwnedPorts;
+  return [...serving, ...cidrs, ...(needsPods ? [ALL_PODS] : [])];
 }
 
 /**
@@ -69,6 +76,7 @@ export function createInputs(
     },
     onFaultyManifests: (count) => metrics.faultyManifests.set(count),
   });
+  if (source.podWatches !== undefined) table.usePodWatches(source.podWatches);
   if (support === undefined) return { source, serviceCidrs, policy: undefined };
   const policy = startPolicy({
     ...context,

@@ -1,5 +1,6 @@
 /** Collects the values of metrics from the parts of the agent, at each scrape. */
 import type { IpFamily } from '../api/objects.ts';
+import type { EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
 import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import { NO_CONFIG_CHANGES } from '../metrics/portwide.ts';
 import type { Backend, BackendStats } from '../proxier/backend.ts';
@@ -55,6 +56,10 @@ export function createMetricSources(
     routes: () => table.routeCounts.routes(),
     allPortsServices: () => table.routeCounts.allPortsServices(),
     ownedSlices: () => table.routeCounts.ownedSlices(),
+    endpointsWithoutSlice: () => {
+      const counts = table.endpointsWithoutSlice;
+      return REASONS.map(([text, reason]) => ({ reason, count: counts.get(text) ?? 0 }));
+    },
     rules: () => counts('rules').map(({ name: table, ...rest }) => ({ table, ...rest })),
     elements: () => counts('elements').map(({ name: map, ...rest }) => ({ map, ...rest })),
     cleanupFailures: () => stat('cleanupFailures').map(([family, count]) => ({ family, count })),
@@ -63,3 +68,14 @@ export function createMetricSources(
     remainingState: () => takeover.remaining(),
   };
 }
+
+/** Why an endpoint owns no ports, as a label of metrics. */
+const REASON_LABELS: Readonly<Record<EndpointWithoutSlice['reason'], string>> = {
+  'has no pod in its namespace': 'NoPod',
+  'is on the host network': 'HostNetwork',
+  'is in a namespace whose pods cannot be listed': 'PodsNotListed',
+  'has no ordinal in its name': 'NoOrdinal',
+  'has an ordinal past the last slice': 'OrdinalTooLarge',
+  'has the ordinal of another endpoint': 'OrdinalTaken',
+};
+const REASONS = Object.entries(REASON_LABELS) as [EndpointWithoutSlice['reason'], string][];

@@ -6,6 +6,7 @@ import { NodeCounter } from '../endpoints/node-counter.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
+import { systemTimers } from '../sync/timers.ts';
 import type { NodeContext, ObjectContext } from './context.ts';
 import { modeLimits } from './mode.ts';
 import { createStatusActivity } from './status.ts';
@@ -24,6 +25,7 @@ export function createObjects(node: NodeContext): ObjectContext {
     warnsOfMismatches: options.manifests !== undefined,
     listeners: nodeListeners(options),
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),
+    timers: systemTimers,
     onChange: () => changes.emit('change'),
   });
   const status = createStatusActivity();

@@ -4,7 +4,7 @@ import type { RunOptions } from '../config/settings.ts';
 import type { DebugLog } from '../process/log.ts';
 import { loadClusterConfig } from '../sources/kubernetes/config.ts';
 import type { UnreadableObject } from '../sources/kubernetes/informer-store.ts';
-import type { Resource } from '../sources/kubernetes/resources.ts';
+import { ALL_PODS, type Resource } from '../sources/kubernetes/resources.ts';
 import type { OpenSession } from '../sources/kubernetes/session.ts';
 import { KubernetesSource, type SourceObserver } from '../sources/kubernetes/source.ts';
 import type { ObjectSink, Source } from '../sources/source.ts';
@@ -63,7 +63,7 @@ export function createSource(given: SourceOptions): Source {
     master,
     resources,
     sink,
-    ...aggregateFailures(log, observer, resources),
+    ...aggregateFailures(log, observer, [...resources, ALL_PODS]),
     ...(onSessions === undefined ? {} : { onSessions }),
     onProblem: (problem, unreadable) => {
       const { object, field, reason } = problem;

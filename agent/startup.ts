@@ -9,7 +9,7 @@ import type { OwnNode } from './own-node.ts';
 /** The parts of the context that Startup uses. */
 interface StartupInputs extends Pick<ObjectContext, 'nodeName' | 'changes'> {
   readonly options: Pick<RunOptions, 'manifests' | 'detectLocalMode'>;
-  readonly table: Pick<RouteTable, 'unsynced' | 'node'>;
+  readonly table: Pick<RouteTable, 'unsynced' | 'awaitedPods' | 'node'>;
   readonly log: Pick<Logger, 'warn' | 'error'>;
 }
 
@@ -37,6 +37,11 @@ export class Startup {
     }
     if (unsynced.length > 0) {
       return unsynced.map((kind) => `${kind === 'Node' ? node : `${kind}s`} from ${this.#server}`);
+    }
+    if (table.awaitedPods.size > 0) {
+      return [...table.awaitedPods].map(
+        (namespace) => `Pods of namespace ${namespace} from ${this.#server}`,
+      );
     }
     if (this.#ownNode.isAwaited) return [`${node} (${this.#server} has no such object)`];
     if (this.#ownNode.awaitsAddresses) return [`addresses of ${node}`];

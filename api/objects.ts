@@ -42,6 +42,16 @@ export function isNamespaced(kind: Kind): boolean {
 /** `namespace/name`, or `name` for a cluster-scoped object. */
 export type ObjectKey = string;
 
+/** The namespace in the key of a namespaced object. */
+export function namespaceOf(key: ObjectKey): string {
+  return key.slice(0, key.indexOf('/'));
+}
+
+/** Whether two namespaced objects are in one namespace. */
+export function isSameNamespace(a: ObjectKey, b: ObjectKey): boolean {
+  return namespaceOf(a) === namespaceOf(b);
+}
+
 export type ServiceType = 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
 export type TrafficPolicy = 'Cluster' | 'Local';
 export type TrafficDistribution = 'PreferClose' | 'PreferSameZone' | 'PreferSameNode';

@@ -10,7 +10,7 @@ import { TABLE } from '../nftables/static-chains.ts';
 import { tableScript } from '../nftables/table-script.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../sync/timers.ts';
-import { endpoint, service, servicePort, slice } from '../test/fixtures.ts';
+import { endpoint, service, servicePort, slice, upsertWithPods } from '../test/fixtures.ts';
 import { waitFor } from '../test/lab/wait.ts';
 import { NODE } from './cluster.ts';
 import { serve } from './jobs.ts';
@@ -79,7 +79,7 @@ function fill(table: RouteTable, { services, slices }: OwnedLoad): void {
   for (let index = 0; index < services; index++) {
     const objects = ownedObjects(index, slices);
     table.upsert(objects.service);
-    table.upsert(objects.slice);
+    upsertWithPods(table, objects.slice);
   }
 }
 
@@ -130,7 +130,7 @@ async function agent({ changes, ...load }: OwnedLoad & { readonly changes: numbe
     const moved = (change * 13) % load.slices;
     for (const to of [moved, undefined]) {
       const objects = ownedObjects(index, load.slices, to);
-      times.push(await timed(() => table.upsert(objects.slice), false));
+      times.push(await timed(() => upsertWithPods(table, objects.slice), false));
     }
   }
   await backend.close();
@@ -152,7 +152,7 @@ async function program({
   const table = newTable();
   const owned = ownedObjects(0, 10, undefined, shape);
   table.upsert(owned.service);
-  table.upsert(owned.slice);
+  upsertWithPods(table, owned.slice);
   const ordinary = { name: 'ordinary', clusterIPs: [ownedVip(1)] };
   const ports = [{ name: '', protocol: 'UDP' as const, port: shape.first }];
   table.upsert(

@@ -7,6 +7,7 @@ import { isDnsLabel, isDnsSubdomain } from '../api/read-name.ts';
 import { loadOrWarn } from '../config/configuration.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS, type RunOptions } from '../config/settings.ts';
+import { HOLDER_REASONS, holderAmong } from '../endpoints/slice-owners.ts';
 import { ENV_FORMATS, type EnvFormat, formatVariables, isShellName } from '../envvars/format.ts';
 import { containerVariables, type EnvVar, ownedPortVariables } from '../envvars/variables.ts';
 import { UserError } from '../process/errors.ts';
@@ -125,6 +126,11 @@ function ownedPorts(
     throw new UserError(
       `no pod ${pod} in namespace ${namespace}: its labels decide which Services give it ports`,
     );
+  }
+  const holder = holderAmong([found]);
+  if (holder !== 'pod') {
+    note(`pod ${pod} owns no ports: it ${HOLDER_REASONS[holder]}`);
+    return [];
   }
   const ordinal = ordinalOf(pod);
   if (ordinal === undefined) {

@@ -62,7 +62,7 @@ export function addRenderCommand(program: Command): void {
  * @throws ManifestDirectoryError
  */
 export function render(options: RenderOptions, note: (line: string) => void): string {
-  const kinds = [...SERVING_KINDS, 'ServiceCIDR'] as const;
+  const kinds = [...SERVING_KINDS, 'ServiceCIDR', 'Pod'] as const;
   const { objects, problems, warnings } = loadManifestDirectory(options.manifests, kinds);
   for (const problem of [...problems, ...warnings]) note(formatProblem(problem));
 

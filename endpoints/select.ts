@@ -21,8 +21,6 @@ export interface Endpoint {
 export interface NodeTopology {
   readonly name: string;
   readonly zone: string | undefined;
-  /** Addresses of the other Nodes that the sources have: their endpoints own no ports. By default there are none. */
-  readonly otherNodes?: { has(address: string): boolean };
 }
 
 /** The endpoint sets that a Service port needs, see `selectEndpoints`. */

@@ -1,12 +1,40 @@
 /**
  * Assigns the slices of owned ports to endpoints: the ordinal of the owner is the number of the slice. Pure, and the
- * same on every node: ordinals come from names, and nothing is negotiated. Only pods of the host network may differ, because
- * an agent without network policy knows the addresses of its own Node only.
+ * same on every node: ordinals come from names, and nothing is negotiated.
+ *
+ * Only pods of the Service's namespace own ports. EndpointSlices may name any address, so a tenant could otherwise
+ * take the UDP packets of other tenants' pods and VIPs.
  */
 import { compareAddresses } from '../api/addresses.ts';
-import { type Candidate, type NodeTopology, readiness } from './select.ts';
+import type { Pod } from '../api/policy-objects.ts';
+import { type Candidate, readiness } from './select.ts';
 
 export type OwnerNode = 'this' | 'other' | 'unknown';
+
+/** Which pods of a namespace have an address; `unknown` if the pods could not be listed. */
+export type AddressHolder = 'pod' | 'host network' | 'none' | 'unknown';
+
+/** The pods of namespaces with owned ports, by address. */
+export interface AddressHolders {
+  holderOf(namespace: string, address: string): AddressHolder;
+}
+
+/** Which of the pods with one address holds it. A pod on the host network shares the address of its node. */
+export function holderAmong(pods: Iterable<Pick<Pod, 'hostNetwork'>>): AddressHolder {
+  let holder: AddressHolder = 'none';
+  for (const { hostNetwork } of pods) {
+    if (!hostNetwork) return 'pod';
+    holder = 'host network';
+  }
+  return holder;
+}
+
+/** Why an endpoint owns nothing, whatever its ordinal. */
+export const HOLDER_REASONS = {
+  none: 'has no pod in its namespace',
+  'host network': 'is on the host network',
+  unknown: 'is in a namespace whose pods cannot be listed',
+} as const satisfies Record<Exclude<AddressHolder, 'pod'>, string>;
 
 /** The owner of the slices with its ordinal. */
 export interface SliceOwner {
@@ -22,10 +50,9 @@ export interface SliceOwner {
 export interface EndpointWithoutSlice {
   readonly address: string;
   readonly reason:
+    | (typeof HOLDER_REASONS)[keyof typeof HOLDER_REASONS]
     | 'has no ordinal in its name'
     | 'has an ordinal past the last slice'
-    | 'has the address of this node'
-    | 'has the address of another node'
     | 'has the ordinal of another endpoint';
   readonly ordinal: number | undefined;
 }
@@ -41,15 +68,15 @@ export interface SliceOwners {
  * that still serves, else the one with the lower address.
  * @param candidates from `candidatesForAllPorts`.
  * @param slices number of slices of the range that has most.
- * @param node this node, with the addresses of other nodes as far as they are known.
- * @param nodeAddresses addresses of this node: a pod of the host network cannot own ports, because the node speaks from
- * its address.
+ * @param nodeName name of this node.
+ * @param holderOf which pods of the Service's namespace have an address. A pod on the host network cannot own ports,
+ * because its node speaks from the address.
  */
 export function sliceOwners(
   candidates: readonly Candidate[],
   slices: number,
-  { name: nodeName, otherNodes }: NodeTopology,
-  nodeAddresses: ReadonlySet<string>,
+  nodeName: string,
+  holderOf: (address: string) => AddressHolder,
 ): SliceOwners {
   const owners = new Map<number, Candidate>();
   const others: EndpointWithoutSlice[] = [];
@@ -57,9 +84,8 @@ export function sliceOwners(
     others.push({ address, reason, ordinal });
   for (const candidate of candidates) {
     const { ordinal } = candidate;
-    if (nodeAddresses.has(candidate.address)) exclude(candidate, 'has the address of this node');
-    else if (otherNodes?.has(candidate.address) === true)
-      exclude(candidate, 'has the address of another node');
+    const holder = holderOf(candidate.address);
+    if (holder !== 'pod') exclude(candidate, HOLDER_REASONS[holder]);
     else if (ordinal === undefined) exclude(candidate, 'has no ordinal in its name');
     else if (ordinal >= slices) exclude(candidate, 'has an ordinal past the last slice');
     else {

@@ -44,6 +44,8 @@ export interface PortwideSources {
   allPortsServices(): Readonly<Record<'all' | 'ranges', number>>;
   /** Slices of owned ports, over all Services and ranges. */
   ownedSlices(): Iterable<{ family: IpFamily; state: 'served' | 'vacant'; count: number }>;
+  /** Numbers of endpoints that own no ports, although pods own the ports of their Service. */
+  endpointsWithoutSlice(): Iterable<{ reason: string; count: number }>;
   routes(): Iterable<{ family: IpFamily; kind: 'port' | 'ranges' | 'all'; count: number }>;
   /** Mode nftables: elements of Services, by map. */
   elements(): Iterable<{ family: IpFamily; map: string; count: number }>;
@@ -114,6 +116,13 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
     'Number of slices of ports owned by pods, by whether an owner serves them; packets to vacant slices are rejected.',
     ['state', 'ip_family'],
     () => sources.ownedSlices(),
+  );
+  collected(
+    'gauge',
+    'portwide_endpoints_without_owned_ports',
+    'Number of endpoints that own no ports, although pods own the ports of their Service, by reason.',
+    ['reason'],
+    () => sources.endpointsWithoutSlice(),
   );
   collected(
     'gauge',

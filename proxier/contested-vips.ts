@@ -1,8 +1,7 @@
 /** VIPs of Services with ports that Services of other namespaces request. */
 import type { ServiceRefusal } from '../api/all-ports.ts';
 import { getOrCreate, setList } from '../api/collections.ts';
-import type { ObjectKey } from '../api/objects.ts';
-import { isSameNamespace, namespaceOf } from '../services/vip-requests.ts';
+import { isSameNamespace, namespaceOf, type ObjectKey } from '../api/objects.ts';
 
 /** A VIP, and another namespace with Services that lost it. */
 export interface ContestedVip {

@@ -7,22 +7,24 @@ import {
   type EndpointSlice,
   type Kind,
   type Node,
+  namespaceOf,
   type ObjectKey,
   SERVING_KINDS,
   type Service,
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
+import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
 import { healthChanges, type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
-import type { ObjectSink } from '../sources/source.ts';
+import type { ObjectSink, PodWatches } from '../sources/source.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { ContestedVips } from './contested-vips.ts';
 import { EndpointAddresses } from './endpoint-addresses.ts';
-import { OtherNodes } from './other-nodes.ts';
+import { OwnerPods } from './owner-pods.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
 import { UdpOwners } from './udp-owners.ts';
@@ -81,8 +83,8 @@ interface Resolved {
 }
 
 /**
- * Stores Services and EndpointSlices from the sources and resolves them to Routes. A change marks the affected
- * Services; `takeChanges` resolves only these. Objects of other kinds are ignored.
+ * Stores Services, EndpointSlices and Pods that may own ports from the sources, and resolves them to Routes. A change
+ * marks the affected Services; `takeChanges` resolves only these. Objects of other kinds are ignored.
  */
 export class RouteTable implements ObjectSink {
   readonly #options: RouteTableOptions;
@@ -111,25 +113,42 @@ export class RouteTable implements ObjectSink {
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   readonly #warnings: WarningsInForce;
-  /** Resolved Services with owned ports: an endpoint with an address of a node owns none. */
+  /** Resolved Services with owned ports, which a pod with the address of an endpoint affects. */
   readonly #withOwnedPorts = new EndpointAddresses();
-  readonly #otherNodes = new OtherNodes();
+  readonly #pods: OwnerPods;
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
-    this.#warnings = new WarningsInForce(options);
+    this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
+    this.#pods = new OwnerPods(options.timers, (services) => this.#affectNow(services));
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
 
-  /** Whether all kinds of objects have been listed. Rules must not be written before. */
+  /**
+   * Lets the source watch Pods only in namespaces that have Services with owned ports. By default, the table stores all
+   * Pods. Call it before the first object.
+   */
+  usePodWatches(watches: PodWatches): void {
+    this.#pods.useWatches(watches);
+  }
+
+  /**
+   * Whether all kinds of objects have been listed, and the Pods of namespaces with owned ports, unless the wait for them
+   * is over. Rules must not be written before, because a restart would withdraw what is not listed yet.
+   */
   get isSynced(): boolean {
-    return this.#unsynced.size === 0;
+    return this.#unsynced.size === 0 && this.#pods.awaited.size === 0;
   }
 
   /** Kinds that no source has listed yet. */
   get unsynced(): ReadonlySet<Kind> {
     return this.#unsynced;
+  }
+
+  /** Namespaces whose Pods the first sync still waits for. */
+  get awaitedPods(): ReadonlySet<string> {
+    return this.#pods.awaited;
   }
 
   /** The Node object of this node; undefined while no source has it. */
@@ -163,7 +182,8 @@ export class RouteTable implements ObjectSink {
       this.#upsertSlice(object);
     } else if (object.kind === 'Node' && object.name === this.#options.nodeName)
       this.#setNode(object);
-    else if (object.kind !== 'Node' || !this.#setOtherNode(object.key, object.addresses)) return;
+    else if (object.kind !== 'Pod' || !this.#affectOwners(object.key, this.#pods.upsert(object)))
+      return;
     this.#options.onChange();
   }
 
@@ -175,27 +195,26 @@ export class RouteTable implements ObjectSink {
       this.#count(kind);
       this.#removeSlice(key);
     } else if (kind === 'Node' && key === this.#options.nodeName) this.#setNode(undefined);
-    else if (kind !== 'Node' || !this.#setOtherNode(key, [])) return;
+    else if (kind !== 'Pod' || !this.#affectOwners(key, this.#pods.remove(key))) return;
     this.#options.onChange();
   }
 
-  synced(kind: Kind): void {
+  synced(kind: Kind, namespace?: string): void {
+    if (kind === 'Pod') this.#pods.listed(namespace);
     if (!this.#unsynced.delete(kind)) return;
     if (kind === 'EndpointSlice') this.#triggers.start();
+    if (this.#unsynced.size === 0) this.#pods.awaitLists();
     this.#options.onChange();
   }
 
   /** Sets the addresses of this node. @param addresses without addresses on the dummy interface of mode ipvs. */
   setNodeAddresses(addresses: ReadonlySet<string>): void {
     const before = this.#nodeAddresses;
-    const changed = new Set([
-      ...[...addresses].filter((address) => !before.has(address)),
-      ...[...before].filter((address) => !addresses.has(address)),
-    ]);
-    if (changed.size === 0) return;
+    const isSame =
+      addresses.size === before.size && [...addresses].every((each) => before.has(each));
+    if (isSame) return;
     this.#nodeAddresses = addresses;
     for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
-    this.#resolveOwnersAt(changed);
     this.#options.onChange();
   }
 
@@ -225,7 +244,7 @@ export class RouteTable implements ObjectSink {
 
   /** Name and zone of this node. */
   get topology(): NodeTopology {
-    return { name: this.#options.nodeName, zone: this.#node?.zone, otherNodes: this.#otherNodes };
+    return { name: this.#options.nodeName, zone: this.#node?.zone };
   }
 
   /**
@@ -247,6 +266,11 @@ export class RouteTable implements ObjectSink {
     return this.#udpOwners.routesOf(address);
   }
 
+  /** Decides which endpoints can own ports. */
+  get pods(): AddressHolders {
+    return this.#pods;
+  }
+
   /** All addresses of this node, without those on the agent's own dummy interface. */
   get nodeAddresses(): ReadonlySet<string> {
     return this.#nodeAddresses;
@@ -260,6 +284,11 @@ export class RouteTable implements ObjectSink {
   /** Number of Services that hide a listener of the node. */
   get servicesOnListenerPorts(): number {
     return this.#warnings.servicesOnListenerPorts;
+  }
+
+  /** Numbers of endpoints that own no ports, although pods own the ports of their Service, by reason. */
+  get endpointsWithoutSlice(): ReadonlyMap<EndpointWithoutSlice['reason'], number> {
+    return this.#warnings.withoutSlice();
   }
 
   /** Whether affected Services have not been resolved yet. */
@@ -286,6 +315,8 @@ export class RouteTable implements ObjectSink {
     for (const key of this.#affected) {
       if (left-- <= 0) break;
       this.#affected.delete(key);
+      // Its Routes stay as they are until its owners are known: `OwnerPods` affects it again.
+      if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) continue;
       triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);
       const { routes, refusals } = resolved;
@@ -348,7 +379,9 @@ export class RouteTable implements ObjectSink {
       routes,
       contestedVips: this.#contestedVips.of(key),
       otherSpeakers: new Map(routes.flatMap((route) => [...this.#udpOwners.winners(route)])),
-      node: { node: this.topology, nodeAddresses: this.#nodeAddresses },
+      nodeAddresses: this.#nodeAddresses,
+      node: this.topology,
+      pods: this.#pods,
     });
   }
 
@@ -360,7 +393,7 @@ export class RouteTable implements ObjectSink {
     const slices = this.#slices.of(key);
     const context: RouteContext = {
       node: this.topology,
-      nodeAddresses: this.#nodeAddresses,
+      pods: this.#pods,
       refused,
       portsTakenFrom: (port, vip) => this.#vipConflicts.portsTakenFrom(port, vip),
     };
@@ -395,16 +428,18 @@ export class RouteTable implements ObjectSink {
       consistentHashProblem: this.#options.consistentHashProblem,
     });
     this.#services.set(service.key, { service, served });
-    this.#affect(service.key, this.#vipConflicts.replaceService(service, served.ports));
+    this.#affect(this.#vipConflicts.replaceService(service, served.ports).add(service.key));
+    this.#pods.setService(service.key, service.namespace, this.#ownsPorts(service.key));
   }
 
   #removeService(key: ObjectKey): void {
-    if (this.#services.delete(key)) this.#affect(key, this.#vipConflicts.removeService(key));
+    if (!this.#services.delete(key)) return;
+    this.#affect(this.#vipConflicts.removeService(key).add(key));
+    this.#pods.setService(key, namespaceOf(key), false);
   }
 
-  #affect(key: ObjectKey, others: Iterable<ObjectKey>): void {
-    for (const other of others) this.#affected.add(other);
-    this.#affected.add(key);
+  #affect(services: Iterable<ObjectKey>): void {
+    for (const key of services) this.#affected.add(key);
   }
 
   #upsertSlice(slice: EndpointSlice): void {
@@ -426,17 +461,23 @@ export class RouteTable implements ObjectSink {
     this.#affected.add(owner);
   }
 
-  /** Affects the Services with owned ports that have an endpoint with one of the addresses. */
-  #resolveOwnersAt(addresses: ReadonlySet<string>): void {
-    for (const key of this.#withOwnedPorts.servicesAt(addresses)) this.#affected.add(key);
+  /** Affects Services outside of a call of a source. */
+  #affectNow(services: Iterable<ObjectKey>): void {
+    this.#affect(services);
+    this.#options.onChange();
   }
 
-  /** @returns whether a Service may be affected. */
-  #setOtherNode(key: ObjectKey, addresses: readonly string[]): boolean {
-    const before = this.#affected.size;
-    const changed = this.#otherNodes.set(key, addresses);
-    if (changed.size > 0) this.#resolveOwnersAt(changed);
-    return this.#affected.size > before;
+  /**
+   * Affects the Services with owned ports that have an endpoint with one of the addresses of a pod.
+   * @returns whether there are such Services.
+   */
+  #affectOwners(pod: ObjectKey, addresses: ReadonlySet<string>): boolean {
+    const namespace = namespaceOf(pod);
+    const services = [...this.#withOwnedPorts.servicesAt(addresses)].filter(
+      (key) => namespaceOf(key) === namespace,
+    );
+    for (const key of services) this.#affected.add(key);
+    return services.length > 0;
   }
 
   #setNode(node: Node | undefined): void {

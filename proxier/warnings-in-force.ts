@@ -3,6 +3,7 @@ import { isDeepStrictEqual } from 'node:util';
 import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { candidatesForAllPorts } from '../endpoints/select.ts';
+import { type EndpointWithoutSlice, HOLDER_REASONS } from '../endpoints/slice-owners.ts';
 import { ownersOf, type RouteContext } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import type { ServedService } from '../services/served-ports.ts';
@@ -16,7 +17,9 @@ import {
   type ServiceWarning,
   speakerWarnings,
 } from '../services/service-warnings.ts';
+import type { Timers } from '../sync/timers.ts';
 import type { ContestedVip } from './contested-vips.ts';
+import { PersistentStates } from './persistent-states.ts';
 
 export interface WarningOptions {
   /** See `mismatchWarnings`; false by default. */
@@ -25,7 +28,18 @@ export interface WarningOptions {
   readonly listeners?: readonly NodeListener[];
   /** Whether node ports are served on the loopback address; false by default. */
   readonly isLoopbackServed?: boolean;
+  /**
+   * Limit the wait for lists of Pods, and delay warnings of endpoints without a pod. Without timers, the warnings come at
+   * once, as for manifests that are read as a whole.
+   */
+  readonly timers?: Timers;
 }
+
+/**
+ * Milliseconds for which an endpoint must be without a pod before a warning. Pods and EndpointSlices arrive by different
+ * watches, and the EndpointSlice controller removes an endpoint only after its pod.
+ */
+const NO_POD_DELAY = 10_000;
 
 /** What the warnings of a Service depend on. */
 interface WarningInputs {
@@ -36,7 +50,9 @@ interface WarningInputs {
   readonly contestedVips: readonly ContestedVip[];
   /** See `speakerWarnings`. */
   readonly otherSpeakers: ReadonlyMap<ObjectKey, string>;
-  readonly node: Pick<RouteContext, 'node' | 'nodeAddresses'>;
+  readonly nodeAddresses: ReadonlySet<string>;
+  readonly node: RouteContext['node'];
+  readonly pods: RouteContext['pods'];
 }
 
 export class WarningsInForce {
@@ -44,9 +60,14 @@ export class WarningsInForce {
   readonly #warnings = new Map<ObjectKey, readonly ServiceWarning[]>();
   /** Services that hide a listener of the node. */
   readonly #onListenerPorts = new Set<ObjectKey>();
+  readonly #withoutPod: PersistentStates;
+  /** Endpoints that own nothing, of each Service with owned ports. */
+  readonly #withoutSlice = new Map<ObjectKey, readonly EndpointWithoutSlice[]>();
 
-  constructor(options: WarningOptions) {
+  /** @param onDue Called for a Service whose warnings must be updated, although nothing has changed. */
+  constructor(options: WarningOptions, onDue: (service: ObjectKey) => void) {
     this.#options = options;
+    this.#withoutPod = new PersistentStates(options.timers, NO_POD_DELAY, onDue);
   }
 
   /** The warnings of a Service. */
@@ -59,11 +80,20 @@ export class WarningsInForce {
     return this.#onListenerPorts.size;
   }
 
+  /** Numbers of endpoints that own no ports, although pods own the ports of their Service, by reason. */
+  withoutSlice(): Map<EndpointWithoutSlice['reason'], number> {
+    const counts = new Map<EndpointWithoutSlice['reason'], number>();
+    for (const all of this.#withoutSlice.values()) {
+      for (const { reason } of all) counts.set(reason, (counts.get(reason) ?? 0) + 1);
+    }
+    return counts;
+  }
+
   /** Computes the warnings of a Service. @returns warnings that were not in force before. */
   update(serviceKey: ObjectKey, inputs: WarningInputs): ServiceWarning[] {
     const { listeners = [], isLoopbackServed = false } = this.#options;
-    const { routes, node } = inputs;
-    const onListeners = listenerWarnings(routes, listeners, node.nodeAddresses, isLoopbackServed);
+    const { routes, nodeAddresses } = inputs;
+    const onListeners = listenerWarnings(routes, listeners, nodeAddresses, isLoopbackServed);
     if (onListeners.length > 0) this.#onListenerPorts.add(serviceKey);
     else this.#onListenerPorts.delete(serviceKey);
     const known = this.of(serviceKey);
@@ -74,16 +104,10 @@ export class WarningsInForce {
 
   #compute(
     serviceKey: ObjectKey,
-    {
-      state,
-      slices,
-      routes,
-      contestedVips,
-      otherSpeakers,
-      node: { node, nodeAddresses },
-    }: WarningInputs,
+    inputs: WarningInputs,
     onListeners: readonly ServiceWarning[],
   ): ServiceWarning[] {
+    const { state, slices, routes, contestedVips, otherSpeakers, nodeAddresses } = inputs;
     const { warnings = [], ports = [], refusals = [] } = state?.served ?? {};
     const isRefused = refusals.length > 0;
     return [
@@ -95,15 +119,30 @@ export class WarningsInForce {
       ...nodeEndpointWarnings(routes, nodeAddresses),
       ...contestWarnings(serviceKey, contestedVips),
       ...speakerWarnings(serviceKey, otherSpeakers),
-      ...withoutRepeats(
-        ports.flatMap((port) => {
-          if (port.ownership === undefined) return [];
-          const candidates = () => candidatesForAllPorts(slices, port.family);
-          const { others } = ownersOf(port, port.ownership.ports, slices, node, nodeAddresses);
-          return ownershipWarnings(serviceKey, candidates, others);
-        }),
-      ),
+      ...this.#ofOwnership(serviceKey, inputs),
     ];
+  }
+
+  #ofOwnership(
+    serviceKey: ObjectKey,
+    { state, slices, node, pods }: WarningInputs,
+  ): ServiceWarning[] {
+    const owned = (state?.served.ports ?? []).flatMap((port) => {
+      if (state === undefined || port.ownership === undefined) return [];
+      const { others } = ownersOf(state.service, port, port.ownership.ports, slices, node, pods);
+      return [{ family: port.family, others }];
+    });
+    const all = owned.flatMap(({ others }) => others);
+    setList(this.#withoutSlice, serviceKey, all);
+    const isWithoutPod = ({ reason }: EndpointWithoutSlice) => reason === HOLDER_REASONS.none;
+    const isPersistent = this.#withoutPod.update(serviceKey, all.some(isWithoutPod));
+    return withoutRepeats(
+      owned.flatMap(({ family, others }) => {
+        const candidates = () => candidatesForAllPorts(slices, family);
+        const reported = others.filter((other) => isPersistent || !isWithoutPod(other));
+        return ownershipWarnings(serviceKey, candidates, reported);
+      }),
+    );
   }
 }
 

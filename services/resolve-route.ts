@@ -13,7 +13,7 @@ import {
   type NodeTopology,
   selectEndpoints,
 } from '../endpoints/select.ts';
-import { type SliceOwners, sliceOwners } from '../endpoints/slice-owners.ts';
+import { type AddressHolders, type SliceOwners, sliceOwners } from '../endpoints/slice-owners.ts';
 import { type Route, vipsOf } from './route.ts';
 import type { Ownership, ServedPort } from './served-ports.ts';
 import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
@@ -22,8 +22,8 @@ import { priorityOf } from './vip-requests.ts';
 /** What a Route depends on besides its Service and EndpointSlices. */
 export interface RouteContext {
   readonly node: NodeTopology;
-  /** Addresses of this node: their endpoints own no ports. */
-  readonly nodeAddresses: ReadonlySet<string>;
+  /** Decides which endpoints can own ports. */
+  readonly pods: AddressHolders;
   /** The result of `VipConflicts.refusals`; only its keys are used. */
   readonly refused: ReadonlyMap<string, unknown>;
   /** See `VipConflicts.portsTakenFrom`. */
@@ -108,9 +108,9 @@ function ownedFields(
   port: ServedPort,
   { ports, vip }: Ownership,
   slices: Iterable<EndpointSlice>,
-  { node, nodeAddresses, portsTakenFrom }: RouteContext,
+  { node, pods, portsTakenFrom }: RouteContext,
 ): OwnedFields {
-  const { owners } = ownersOf(port, ports, slices, node, nodeAddresses);
+  const { owners } = ownersOf(service, port, ports, slices, node, pods);
   const endpointsOf = (serves: boolean): Endpoint[] =>
     owners
       .filter((owner) => owner.serves === serves)
@@ -145,31 +145,31 @@ function ownedFields(
 
 /** The owners of the slices of a served port with ownership, and the endpoints that own nothing. */
 export function ownersOf(
+  { namespace }: Pick<Service, 'namespace'>,
   { family }: ServedPort,
   { ranges, portsPerPod }: OwnedPorts,
   slices: Iterable<EndpointSlice>,
-  node: NodeTopology,
-  nodeAddresses: ReadonlySet<string>,
+  { name }: NodeTopology,
+  pods: AddressHolders,
 ): SliceOwners {
   const most = Math.max(...ranges.map((range) => sliceCount(range, portsPerPod)));
-  return sliceOwners(candidatesForAllPorts(slices, family), most, node, nodeAddresses);
+  const candidates = candidatesForAllPorts(slices, family);
+  return sliceOwners(candidates, most, name, (address) => pods.holderOf(namespace, address));
 }
 
 /**
  * Says for each endpoint of a Route why this node uses it or not.
  * @param route a Route that `resolveRoute` made of the same objects.
- * @param nodeAddresses see `RouteContext`.
  */
 export function explainRoute(
   route: Route,
   service: Service,
   port: ServedPort,
   slices: readonly EndpointSlice[],
-  node: NodeTopology,
-  nodeAddresses: ReadonlySet<string>,
+  { node, pods }: Pick<RouteContext, 'node' | 'pods'>,
 ): ExplainedEndpoint[] {
   if (port.ownership !== undefined) {
-    const owners = ownersOf(port, port.ownership.ports, slices, node, nodeAddresses);
+    const owners = ownersOf(service, port, port.ownership.ports, slices, node, pods);
     return explainOwners(candidatesOf(port, slices), owners, node);
   }
   const { externalIPs, loadBalancerIPs, nodePort } = route;

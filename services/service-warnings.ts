@@ -3,7 +3,7 @@ import { compareText } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Candidate } from '../endpoints/select.ts';
-import type { EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
+import { type EndpointWithoutSlice, HOLDER_REASONS } from '../endpoints/slice-owners.ts';
 import type { Route } from './route.ts';
 import type { ServedPort } from './served-ports.ts';
 import { vipFields } from './vip-requests.ts';
@@ -126,21 +126,17 @@ export function nodeEndpointWarnings(
   });
 }
 
-const NODE_ADDRESS: readonly EndpointWithoutSlice['reason'][] = [
-  'has the address of this node',
-  'has the address of another node',
-];
-
-/**
- * Why endpoints own no ports and what to do, by the reason. A name that is handed over is no problem. The agent of another
- * node warns of its endpoints itself.
- */
+/** Why endpoints own no ports and what to do, by the reason. A name that is handed over is no problem. */
 const OWNERSHIP_PROBLEMS: Readonly<Partial<Record<EndpointWithoutSlice['reason'], string>>> = {
   'has no ordinal in its name':
     'their pod names have no ordinal; use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
   'has an ordinal past the last slice':
     'their ordinals are past the last slice; enlarge the range or lower the number of ports per pod',
-  'has the address of this node': 'they have an address of this node; use pods without hostNetwork',
+  [HOLDER_REASONS.none]:
+    'no Pod of their namespace has their address in status.podIPs; select pods of the namespace, and with --manifests add their Pods',
+  [HOLDER_REASONS['host network']]: 'they are on the host network; use pods without hostNetwork',
+  [HOLDER_REASONS.unknown]:
+    'the Pods of their namespace cannot be listed; see the log, and let the agent list and watch pods',
 };
 
 /**
@@ -160,7 +156,7 @@ export function ownershipWarnings(
     const problem = OWNERSHIP_PROBLEMS[reason];
     if (problem === undefined) return [];
     const message = `endpoints own no ports, because ${problem}`;
-    const isOfThisNode = reason === 'has the address of this node';
+    const isOfThisNode = reason === HOLDER_REASONS.unknown;
     return [{ serviceKey, message, ...(isOfThisNode && { isOfThisNode }) }];
   });
   const names = namesWithOneOrdinal(candidates, others);
@@ -182,9 +178,9 @@ function namesWithOneOrdinal(
       .map(({ ordinal }) => ordinal),
   );
   if (shared.size === 0) return [];
-  // An endpoint with an address of a node owns nothing, whatever its ordinal.
+  const whateverOrdinal: readonly string[] = Object.values(HOLDER_REASONS);
   const excluded = new Set(
-    others.filter(({ reason }) => NODE_ADDRESS.includes(reason)).map(({ address }) => address),
+    others.filter(({ reason }) => whateverOrdinal.includes(reason)).map(({ address }) => address),
   );
   const byOrdinal = Map.groupBy(
     candidates().filter(({ ordinal, address }) => shared.has(ordinal) && !excluded.has(address)),

@@ -1,9 +1,9 @@
 /** Grants requests for ports of VIPs in the order of their priority. */
 import { compareText, getOrCreate, setList } from '../api/collections.ts';
-import { PROTOCOLS, type Protocol } from '../api/objects.ts';
+import { isSameNamespace, PROTOCOLS, type Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import { indexIn, insertSorted } from './vip-claims.ts';
-import { isSameNamespace, rangesOf, type VipRequest } from './vip-requests.ts';
+import { rangesOf, type VipRequest } from './vip-requests.ts';
 
 /** Ports are indexed in blocks of 4096: few entries for a wide range, few requests in the block of a narrow range. */
 const BLOCK_BITS = 12;

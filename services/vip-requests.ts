@@ -127,13 +127,3 @@ export function rangesOf({ match }: VipRequest): readonly PortRange[] {
   if (match.kind === 'all') return [];
   return [{ protocol: match.protocol, from: match.port, to: match.port }];
 }
-
-/** Whether two Services are of one namespace. */
-export function isSameNamespace(a: ObjectKey, b: ObjectKey): boolean {
-  return namespaceOf(a) === namespaceOf(b);
-}
-
-/** The namespace in the key of a Service. */
-export function namespaceOf(serviceKey: ObjectKey): string {
-  return serviceKey.slice(0, serviceKey.indexOf('/'));
-}

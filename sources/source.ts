@@ -10,11 +10,13 @@ import type { Log } from '../process/log.ts';
  * `synced` once per kind after delivering all objects that existed at start. A proxy mode, or network
  * policy, programs nothing before all kinds that it needs are synced. All calls are synchronous and
  * cheap.
+ *
+ * For a watch that `PodWatches` began, the source calls `synced` with the namespace.
  */
 export interface ObjectSink {
   upsert(object: ApiObject): void;
   remove(kind: Kind, key: ObjectKey): void;
-  synced(kind: Kind): void;
+  synced(kind: Kind, namespace?: string): void;
 }
 
 /**
@@ -29,8 +31,8 @@ export function fanOut(sinks: readonly ObjectSink[]): ObjectSink {
     remove: (kind, key) => {
       for (const sink of sinks) sink.remove(kind, key);
     },
-    synced: (kind) => {
-      for (const sink of sinks) sink.synced(kind);
+    synced: (kind, namespace) => {
+      for (const sink of sinks) sink.synced(kind, namespace);
     },
   };
 }
@@ -55,8 +57,21 @@ export interface SourceFault {
   readonly inForce: keyof typeof IN_FORCE | undefined;
 }
 
+/** Watches of the Pods of single namespaces, for the time in which something needs them. */
+export interface PodWatches {
+  /**
+   * Delivers the Pods of a namespace, then calls `synced` with the namespace. A source that delivers all Pods delivers the
+   * known Pods of the namespace once more.
+   */
+  begin(namespace: string): void;
+  /** Delivers nothing more for the namespace, unless the source delivers all Pods. The sink must forget its Pods. */
+  end(namespace: string): void;
+}
+
 /** A running source of objects. */
 export interface Source {
+  /** undefined: the source delivers the Pods of all namespaces, before it calls `synced` for any kind. */
+  readonly podWatches?: PodWatches;
   /**
    * Starts reading. Resolves after the initial objects of all kinds were delivered; updates continue
    * in the background.

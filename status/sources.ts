@@ -36,6 +36,7 @@ export interface StatusSources {
     | 'serviceKeys'
     | 'inspect'
     | 'topology'
+    | 'pods'
     | 'nodeAddresses'
     | 'refusals'
     | 'routes'

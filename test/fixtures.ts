@@ -1,5 +1,6 @@
 /** Objects as a source delivers them, with defaults for all fields. */
 import type {
+  ApiObject,
   EndpointSlice,
   IpFamily,
   Service,
@@ -7,7 +8,9 @@ import type {
   SliceEndpoint,
   SlicePort,
 } from '../api/objects.ts';
+import type { Pod } from '../api/policy-objects.ts';
 import type { Route } from '../services/route.ts';
+import type { ObjectSink } from '../sources/source.ts';
 
 export function service(fields: Partial<Service> = {}): Service {
   const namespace = fields.namespace ?? 'default';
@@ -79,6 +82,40 @@ export function endpoint(address: string, fields: Partial<SliceEndpoint> = {}): 
     hintedNodes: undefined,
     ...fields,
   };
+}
+
+/** A Pod; by default with the addresses of no endpoint. */
+export function pod(fields: Partial<Pod> = {}): Pod {
+  const namespace = fields.namespace ?? 'default';
+  const name = fields.name ?? 'web-0';
+  return {
+    kind: 'Pod',
+    key: `${namespace}/${name}`,
+    namespace,
+    name,
+    creationTimestamp: '2026-01-01T00:00:00Z',
+    labels: {},
+    addresses: [],
+    nodeName: 'node-a',
+    hostNetwork: false,
+    finished: false,
+    namedPorts: [],
+    ...fields,
+  };
+}
+
+/** Adds an object; with an EndpointSlice also a Pod for each endpoint, without which an endpoint owns no ports. */
+export function upsertWithPods(sink: Pick<ObjectSink, 'upsert'>, object: ApiObject): void {
+  sink.upsert(object);
+  if (object.kind !== 'EndpointSlice') return;
+  const { namespace, endpoints } = object;
+  for (const { address } of endpoints) sink.upsert(podAt(address, namespace));
+}
+
+/** A Pod with an address, and a name made of it. */
+export function podAt(address: string, namespace = 'default'): Pod {
+  const name = `pod-${address.replaceAll(/[.:]+/g, '-')}`;
+  return pod({ namespace, name, addresses: [address] });
 }
 
 /** A Route with a cluster IP and the given endpoints, all on this node. */

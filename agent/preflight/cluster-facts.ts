@@ -8,6 +8,7 @@ import {
   reviewAccess,
 } from '../../sources/kubernetes/access-review.ts';
 import {
+  ALL_PODS,
   SERVICE_CIDRS,
   servingAndPolicyResources,
   servingResources,
@@ -33,7 +34,7 @@ export async function readObjects(options: RunOptions, nodeName: string): Promis
 export function readAccess(options: RunOptions, nodeName: string): Promise<ReviewedAccess[]> {
   const resources = options.networkPolicy
     ? servingAndPolicyResources(nodeName)
-    : servingResources(nodeName);
+    : [...servingResources(nodeName), ALL_PODS];
   return reviewAccess(options, accessOf([...resources, SERVICE_CIDRS]));
 }
 

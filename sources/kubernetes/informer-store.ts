@@ -45,6 +45,11 @@ export class InformerStore {
     return this.#objects.size;
   }
 
+  /** The objects that the sink has. */
+  values(): Iterable<ApiObject> {
+    return this.#objects.values();
+  }
+
   /** Number of objects that currently cannot be read. */
   get unreadable(): number {
     return this.#unreadable.size;

@@ -205,12 +205,13 @@ export function historyCheckRequest(
   if (lastChange === undefined) return { path, query: { ...selectors, limit: '1' } };
   const { namespace, name } = lastChange;
   const slash = path.lastIndexOf('/');
+  const isInNamespace = namespace === '' || path.includes('/namespaces/');
   const inNamespace = `${path.slice(0, slash)}/namespaces/${namespace}${path.slice(slash)}`;
   const byName = `metadata.name=${name}`;
   const { fieldSelector = byName } = selectors;
   const terms = new Set([...fieldSelector.split(','), byName]);
   return {
-    path: namespace === '' ? path : inNamespace,
+    path: isInNamespace ? path : inNamespace,
     query: { ...selectors, fieldSelector: [...terms].join(','), limit: '1' },
   };
 }

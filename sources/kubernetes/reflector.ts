@@ -1,5 +1,5 @@
 /** Lists and watches one resource of the API server, and keeps a sink in sync with it. */
-import type { Kind } from '../../api/objects.ts';
+import type { ApiObject, Kind } from '../../api/objects.ts';
 import { describeValue, isRecord } from '../../api/read-field.ts';
 import type { ObjectSink, SourceFault, SourceLog } from '../source.ts';
 import { jitteredBackoffMs, jitteredSilenceMs, type RetryClock } from './backoff.ts';
@@ -102,6 +102,16 @@ export class Reflector {
 
   get kind(): Kind {
     return this.#options.resource.kind;
+  }
+
+  /** Whether the sink's `synced` was called. */
+  get isSynced(): boolean {
+    return this.#isSynced;
+  }
+
+  /** The readable objects that the sink has. */
+  objects(): Iterable<ApiObject> {
+    return this.#objects.values();
   }
 
   /** Resolves after the call of the sink's `synced`. */

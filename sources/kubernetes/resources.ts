@@ -28,7 +28,7 @@ export interface ResourceObserver {
    * server's history found no change.
    */
   upToDate(kind: Kind): void;
-  /** The CRD is not installed, so the kind cannot be watched. */
+  /** The kind is not watched: its CRD is not installed, or nothing needs its objects any longer. */
   notInstalled(kind: Kind): void;
   /** An object changed, but an open watch did not deliver the event. */
   watchStalled(kind: Kind): void;
@@ -80,18 +80,25 @@ export function podResource(namespace: string, name: string): Resource {
   return { ...resource('Pod', { fieldSelector }), paths: [`/api/v1/namespaces/${namespace}/pods`] };
 }
 
+/** All pods. Finished pods are excluded, because they no longer own their addresses. */
+export const ALL_PODS: Resource = resource('Pod', {
+  fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed',
+});
+
+/** The pods of a namespace that can own ports. */
+export function podsIn(namespace: string): Resource {
+  return { ...ALL_PODS, paths: [`/api/v1/namespaces/${namespace}/pods`] };
+}
+
 /** All Services and EndpointSlices. */
 export function dnsResources(): Resource[] {
   return [ALL_SERVICES, resource('EndpointSlice')];
 }
 
-/**
- * Resources for network policy. Finished pods are excluded, because they no longer own their
- * addresses.
- */
+/** Resources for network policy. */
 export function policyResources(): Resource[] {
   return [
-    resource('Pod', { fieldSelector: 'status.phase!=Succeeded,status.phase!=Failed' }),
+    ALL_PODS,
     resource('Namespace'),
     resource('Node'),
     resource('NetworkPolicy'),

@@ -1,9 +1,10 @@
 /** Reads objects from the API server. */
-import type { ObjectSink, Source, SourceFault, SourceLog } from '../source.ts';
+import type { ObjectSink, PodWatches, Source, SourceFault, SourceLog } from '../source.ts';
 import { RETRY_CLOCK, type RetryClock } from './backoff.ts';
 import { type ClusterOptions, loadClusterConfig } from './config.ts';
 import type { OnProblem } from './informer-store.ts';
-import { Reflector } from './reflector.ts';
+import { PodReflectors } from './pod-reflectors.ts';
+import { Reflector, type ReflectorOptions } from './reflector.ts';
 import { ReloadingConfig } from './reloading-config.ts';
 import type { Resource, ResourceObserver } from './resources.ts';
 import { type OpenSession, type RequestObserver, TIMEOUTS, type Timeouts } from './session.ts';
@@ -41,6 +42,8 @@ export class KubernetesSource implements Source {
   readonly #options: KubernetesSourceOptions;
   readonly #stop = new AbortController();
   #reflectors: readonly Reflector[] = [];
+  /** undefined before `start`. */
+  #pods: PodReflectors | undefined;
   #running: Promise<unknown> = Promise.resolve();
 
   constructor(options: KubernetesSourceOptions) {
@@ -62,21 +65,18 @@ export class KubernetesSource implements Source {
     );
     const { open } = config;
     onSessions?.(open);
-    this.#reflectors = resources.map((resource) => {
+    const common = { open, sink, onProblem, observer, log, backoff, timeouts };
+    const create = (own: Pick<ReflectorOptions, 'resource'> & Partial<ReflectorOptions>) => {
       const reflector: Reflector = new Reflector({
-        resource,
-        open,
-        sink,
-        onProblem,
-        observer,
+        ...common,
         // All resources share one etcd, so all reflectors must check their history.
         onEtcdRestored: () => this.#renewAll(reflector),
-        log,
-        backoff,
-        timeouts,
+        ...own,
       });
       return reflector;
-    });
+    };
+    this.#reflectors = resources.map((resource) => create({ resource }));
+    this.#pods = new PodReflectors({ create, sink, observer, log, signal: this.#stop.signal });
     config.watch(configPollMs, () => this.#renewAll(), this.#stop.signal);
     this.#running = Promise.all(this.#reflectors.map((each) => each.run(this.#stop.signal)));
     const synced = Promise.all(this.#reflectors.map((each) => each.synced));
@@ -88,19 +88,44 @@ export class KubernetesSource implements Source {
 
   async stop(): Promise<void> {
     this.#stop.abort();
-    await this.#running;
+    await Promise.all([this.#running, this.#pods?.ended()]);
+  }
+
+  readonly podWatches: PodWatches = {
+    begin: (namespace) => {
+      const all = this.#reflectors.find(({ kind }) => kind === 'Pod');
+      if (all === undefined) this.#pods?.begin(namespace);
+      else this.#deliverPods(all, namespace);
+    },
+    end: (namespace) => this.#pods?.end(namespace),
+  };
+
+  #deliverPods(all: Reflector, namespace: string): void {
+    const { sink } = this.#options;
+    for (const object of all.objects()) {
+      if (object.kind === 'Pod' && object.namespace === namespace) sink.upsert(object);
+    }
+    if (all.isSynced) sink.synced('Pod', namespace);
+  }
+
+  *#allReflectors(): Iterable<Reflector> {
+    yield* this.#reflectors;
+    yield* this.#pods?.reflectors() ?? [];
   }
 
   #renewAll(except?: Reflector): void {
-    for (const each of this.#reflectors) if (each !== except) each.renew();
+    for (const each of this.#allReflectors()) if (each !== except) each.renew();
   }
 
   *faults(): Iterable<SourceFault> {
-    for (const reflector of this.#reflectors) yield* reflector.faults();
+    for (const reflector of this.#allReflectors()) yield* reflector.faults();
   }
 
   unreadable(): ReadonlyMap<string, number> {
-    const affected = this.#reflectors.filter(({ unreadable }) => unreadable > 0);
-    return new Map(affected.map(({ kind, unreadable }) => [kind, unreadable]));
+    const counts = new Map<string, number>();
+    for (const { kind, unreadable } of this.#allReflectors()) {
+      if (unreadable > 0) counts.set(kind, (counts.get(kind) ?? 0) + unreadable);
+    }
+    return counts;
   }
 }

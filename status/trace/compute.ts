@@ -5,6 +5,7 @@
 import { cidrContains, isLoopback, socketAddress } from '../../api/addresses.ts';
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { rangeText } from '../../api/ports.ts';
+import type { EndpointWithoutSlice } from '../../endpoints/slice-owners.ts';
 import type { BackendTraffic } from '../../proxier/kernel-rule.ts';
 import type { Route } from '../../services/route.ts';
 import {
@@ -60,6 +61,8 @@ export interface TraceContext {
   readonly udpRoutesOfOwner: (address: string) => readonly Route[];
   /** The endpoints of a Route, with the decision about each. */
   readonly endpointsOf: (route: Route) => readonly EndpointStatus[];
+  /** Endpoints of a Route with owned ports that own nothing. */
+  readonly withoutSlice: (route: Route) => readonly EndpointWithoutSlice[];
   /** Problems of clients of a Route. */
   readonly problemsOf: (route: Route) => readonly RouteProblem[];
   /** Services that ask for the destination and do not get it. */

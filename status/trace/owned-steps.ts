@@ -1,6 +1,7 @@
 /** Steps of a packet to a port that a pod owns, and of what an owner sends. Pure. */
 import { socketAddress } from '../../api/addresses.ts';
 import { hasPort, rangeText } from '../../api/ports.ts';
+import type { EndpointWithoutSlice } from '../../endpoints/slice-owners.ts';
 import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
 import { winnerText } from '../../services/vip-conflicts.ts';
 import {
@@ -18,15 +19,17 @@ import { MASQUERADE } from './dispatch-steps.ts';
 
 /** Ports in one sentence. */
 const MAX_PORTS = 10;
+/** Endpoints in the details of one step. */
+const MAX_ENDPOINTS = 10;
 
 /** The path to the owner of the port. @param owned of the Route that serves the port. */
 export function ownedSteps(
   question: TraceQuestion,
-  { traffic, udpRoutesOfOwner }: TraceContext,
-  { serviceKey }: Route,
+  { traffic, udpRoutesOfOwner, withoutSlice }: TraceContext,
+  route: Route,
   owned: OwnedSlices,
 ): PathEnd {
-  const object = `Service ${serviceKey}`;
+  const object = `Service ${route.serviceKey}`;
   const decision = sliceDecision(owned, question);
   const slice: TraceStep = {
     step: 'slice',
@@ -35,6 +38,7 @@ export function ownedSteps(
     object,
     detail: [
       `${owned.portsPerPod} ports for each pod, from ${owned.ranges.map(rangeText).join(', ')}`,
+      ...(decision.why === 'vacant' ? whyVacant(decision, withoutSlice(route)) : []),
     ],
   };
   if (decision.why !== 'owned') {
@@ -102,6 +106,18 @@ export function ownedSteps(
   };
 }
 
+/** Why endpoints with the ordinal of a vacant slice do not own it. */
+function whyVacant(
+  { ordinal }: SliceDecision,
+  withoutSlice: readonly EndpointWithoutSlice[],
+): string[] {
+  const others = withoutSlice.filter((other) => other.ordinal === ordinal);
+  if (others.length === 0) return [`no endpoint has ordinal ${ordinal}`];
+  return others
+    .slice(0, MAX_ENDPOINTS)
+    .map(({ address, reason }) => `endpoint ${address} with ordinal ${ordinal} ${reason}`);
+}
+
 function sliceText(decision: SliceDecision, { udpVip }: OwnedSlices): string {
   const { slice, ordinal, owner, why } = decision;
   const name = slice === undefined ? '' : `${rangeText(slice)} is slice ${ordinal}`;
@@ -111,7 +127,7 @@ function sliceText(decision: SliceDecision, { udpVip }: OwnedSlices): string {
     case 'not serving':
       return `${name}, and its owner ${owner.address} does not serve: the packet is rejected`;
     case 'vacant':
-      return `${name}, which is vacant (no endpoint has ordinal ${ordinal}): the packet is rejected`;
+      return `${name}, which is vacant (no endpoint owns it): the packet is rejected`;
     case 'left over':
       return 'the port is left over at the end of its range and belongs to no pod: the packet is rejected';
     case 'other VIP':

@@ -13,6 +13,7 @@ import type { TraceAnswer } from '../api/trace.ts';
 import { NotFound } from '../http/handler.ts';
 import { BadParameter } from '../http/parameters.ts';
 import type { StatusSources } from '../sources.ts';
+import { endpointsWithoutSlice } from '../views/owned-ports.ts';
 import type { FqdnSources } from '../views/policies.ts';
 import { routeEndpoints, routeProblems } from '../views/services.ts';
 import { type TraceSource, traceClient } from './client.ts';
@@ -200,6 +201,12 @@ export async function prepareTrace(
     endpointsOf: (route) => {
       const owner = found.routes.find((each) => each.route === route);
       return owner === undefined ? [] : routeEndpoints(owner.inspected, route, sources.table);
+    },
+    withoutSlice: (route) => {
+      const owner = found.routes.find((each) => each.route === route);
+      return owner === undefined
+        ? []
+        : endpointsWithoutSlice(owner.inspected, route, sources.table);
     },
     problemsOf: (route) => {
       const owner = found.routes.find((each) => each.route === route);

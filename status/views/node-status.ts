@@ -114,7 +114,7 @@ function sourceStatus({ manifests, watches, table, kinds }: StatusSources): Sour
     kind: isManifests ? 'manifests' : 'API server',
     location: manifests ?? watches.server ?? '',
     hasNode: table.node !== undefined,
-    kinds: kinds.map((kind) => ({
+    kinds: [...new Set([...kinds, ...watches.kinds.keys()])].map((kind) => ({
       kind,
       synced: !table.unsynced.has(kind),
       watching: isManifests ? null : watches.kinds.get(kind)?.isOpen === true,

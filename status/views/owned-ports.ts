@@ -1,7 +1,7 @@
 /** Ports owned by pods as resources of the status API. Pure. */
 import { type OwnedPorts, sliceCount } from '../../api/owned-ports.ts';
 import { type PortRange, rangeText } from '../../api/ports.ts';
-import type { SliceOwner } from '../../endpoints/slice-owners.ts';
+import type { EndpointWithoutSlice, SliceOwner } from '../../endpoints/slice-owners.ts';
 import type { InspectedService } from '../../proxier/route-table.ts';
 import { ownersOf } from '../../services/resolve-route.ts';
 import { type OwnedSlices, type Route, vipsOf } from '../../services/route.ts';
@@ -15,16 +15,14 @@ import type { NodeFacts } from './services.ts';
 const MAX_ROWS = 500;
 
 /** The owned ports of a Service, one entry for each family in which they are served. */
-export function ownedPorts(
-  { routes, served, slices, refusals }: InspectedService,
-  { topology, nodeAddresses }: NodeFacts,
-): OwnedPortsStatus[] {
+export function ownedPorts(inspected: InspectedService, node: NodeFacts): OwnedPortsStatus[] {
+  const { routes, served, refusals } = inspected;
   return routes.flatMap((route): OwnedPortsStatus[] => {
     const port = served.ports.find(({ id }) => id === route.id);
     if (route.owned === undefined || port === undefined) return [];
     const { owned, family } = route;
     const rows = sliceRows(owned);
-    const { others } = ownersOf(port, owned, slices, topology, nodeAddresses);
+    const others = endpointsWithoutSlice(inspected, route, node);
     return [
       {
         family,
@@ -44,6 +42,17 @@ export function ownedPorts(
       },
     ];
   });
+}
+
+/** The endpoints of a Route with owned ports that own nothing. */
+export function endpointsWithoutSlice(
+  { service, served, slices }: InspectedService,
+  route: Route,
+  { topology, pods }: NodeFacts,
+): readonly EndpointWithoutSlice[] {
+  const port = served.ports.find(({ id }) => id === route.id);
+  if (port?.ownership === undefined) return [];
+  return ownersOf(service, port, port.ownership.ports, slices, topology, pods).others;
 }
 
 function refusedVips(

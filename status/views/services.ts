@@ -29,7 +29,7 @@ import { ownedPortTexts, ownedRouteRows, slicesText } from './owned-ports.ts';
 import { endpointText, portsText } from './text.ts';
 
 /** What decides about endpoints besides objects. */
-export type NodeFacts = Pick<RouteTable, 'topology' | 'nodeAddresses'>;
+export type NodeFacts = Pick<RouteTable, 'topology' | 'pods'>;
 
 /** One row of `GET /api/v1/services`. */
 export function serviceSummary(inspected: InspectedService, node: NodeTopology): ServiceSummary {
@@ -140,7 +140,7 @@ function endpointsOf(
   { service, slices }: InspectedService,
   route: Route,
   port: ServedPort,
-  { topology, nodeAddresses }: NodeFacts,
+  { topology: node, pods }: NodeFacts,
 ): EndpointStatus[] {
   const ordinals = new Map(route.owned?.owners.map(({ address, ordinal }) => [address, ordinal]));
   const ownedPortsOf = (address: string) => {
@@ -148,7 +148,7 @@ function endpointsOf(
     if (route.owned === undefined || ordinal === undefined) return null;
     return slicesText(route.owned, ordinal);
   };
-  return explainRoute(route, service, port, slices, topology, nodeAddresses).map(
+  return explainRoute(route, service, port, slices, { node, pods }).map(
     ({ endpoint, isLocal, cluster, local }) => ({
       service: service.key,
       portName: port.portName,
@@ -275,12 +275,12 @@ export interface RouteProblem {
 export function routeProblems(
   inspected: InspectedService,
   route: Route,
-  { topology, nodeAddresses }: NodeFacts,
+  { topology: node, pods }: NodeFacts,
 ): RouteProblem[] {
   const { service, slices, served } = inspected;
   const port = served.ports.find(({ id }) => id === route.id);
   if (port === undefined) return [];
-  const explained = explainRoute(route, service, port, slices, topology, nodeAddresses);
+  const explained = explainRoute(route, service, port, slices, { node, pods });
   const name = port.portName === '' ? '' : `port ${port.portName}: `;
   return endpointProblems(route, explained).map(({ message, clients }) => ({
     message: name + message,

@@ -6,7 +6,7 @@ import { RouteTable } from '../../proxier/route-table.ts';
 import { loadClusterConfig } from '../../sources/kubernetes/config.ts';
 import { createOpenSession } from '../../sources/kubernetes/session.ts';
 import { EventServer } from '../events/event-server.ts';
-import { endpoint, service, slice } from '../fixtures.ts';
+import { endpoint, pod, podAt, service, slice, upsertWithPods } from '../fixtures.ts';
 import { waitFor } from '../lab/wait.ts';
 
 /** A table whose warnings become Events of an API server. */
@@ -37,11 +37,13 @@ async function start() {
       portsPerPodAnnotation: '100',
     }),
   );
-  table.setNodeAddresses(new Set(['192.0.2.7']));
+  table.upsert(pod({ name: 'host-1', addresses: ['192.0.2.7'], hostNetwork: true }));
   return {
     table,
     set: (endpoints: readonly SliceEndpoint[]) => {
-      table.upsert(slice(endpoints, { name: 'media-1', serviceKey: 'default/media', ports: [] }));
+      const media = slice(endpoints, { name: 'media-1', serviceKey: 'default/media', ports: [] });
+      upsertWithPods(table, media);
+      table.remove('Pod', podAt('192.0.2.7').key);
       return take();
     },
     notes: () => [...server.stored.values()].map(({ note }) => String(note)).sort(),
@@ -66,7 +68,7 @@ describe('warnings: endpoints that own no ports', () => {
     assert.deepEqual(agent.notes(), [
       'endpoints own no ports, because their ordinals are past the last slice; enlarge the range or lower the number of ports per pod',
       'endpoints own no ports, because their pod names have no ordinal; use a StatefulSet, or set hostname to a name that ends in -0, -1 and so on',
-      'on node node-a: endpoints own no ports, because they have an address of this node; use pods without hostNetwork',
+      'endpoints own no ports, because they are on the host network; use pods without hostNetwork',
     ]);
     assert.deepEqual(agent.set([...odd, endpoint('10.244.0.7'), endpoint('10.244.0.8')]), []);
     assert.deepEqual(agent.set([...odd, endpoint('10.244.0.9', { ready: false })]), []);
@@ -84,25 +86,25 @@ describe('warnings: endpoints that own no ports', () => {
 
   it('warns once of pods with different names and one ordinal', async () => {
     await using agent = await start();
-    const pod = (address: string, ordinalPrefix: string, ordinal: number, fields = {}) =>
+    const podOf = (address: string, ordinalPrefix: string, ordinal: number, fields = {}) =>
       endpoint(address, { ordinal, ordinalPrefix, ...fields });
-    const blue = [pod('10.244.0.5', 'blue-', 0), pod('10.244.0.6', 'blue-', 1)];
-    assert.deepEqual(agent.set([...blue, pod('10.244.0.7', 'green-', 2)]), []);
-    assert.deepEqual(agent.set([...blue, pod('192.0.2.7', 'green-', 1)]).length, 1);
+    const blue = [podOf('10.244.0.5', 'blue-', 0), podOf('10.244.0.6', 'blue-', 1)];
+    assert.deepEqual(agent.set([...blue, podOf('10.244.0.7', 'green-', 2)]), []);
+    assert.deepEqual(agent.set([...blue, podOf('192.0.2.7', 'green-', 1)]).length, 1);
     const message =
       'pods with different names have the same ordinal N (blue-N, green-N), and only one of them owns its ports; select the pods of one StatefulSet only';
-    assert.deepEqual(agent.set([...blue, pod('10.244.0.8', 'green-', 1)]), [
+    assert.deepEqual(agent.set([...blue, podOf('10.244.0.8', 'green-', 1)]), [
       { serviceKey: 'default/media', message },
     ]);
-    assert.deepEqual(agent.set([...blue, pod('10.244.0.9', 'green-', 0)]), []);
+    assert.deepEqual(agent.set([...blue, podOf('10.244.0.9', 'green-', 0)]), []);
     const [first] = blue;
     assert.ok(first);
     assert.deepEqual(
-      agent.set([{ ...first, ready: false }, pod('10.244.0.9', 'green-', 0)]),
+      agent.set([{ ...first, ready: false }, podOf('10.244.0.9', 'green-', 0)]),
       [],
       'the other one is the owner',
     );
-    assert.deepEqual(agent.set([...blue, pod('10.244.0.7', 'green-', 17)]).length, 1);
+    assert.deepEqual(agent.set([...blue, podOf('10.244.0.7', 'green-', 17)]).length, 1);
   });
 
   it('records an Event for owned ports among the local ports of sockets', async () => {
@@ -132,7 +134,8 @@ describe('warnings: endpoints that own no ports', () => {
         portsPerPodAnnotation: '100',
       }),
     );
-    agent.table.upsert(
+    upsertWithPods(
+      agent.table,
       slice([endpoint('fd00:10::5')], {
         name: 'media-2',
         serviceKey: 'default/media',
@@ -143,15 +146,15 @@ describe('warnings: endpoints that own no ports', () => {
     assert.equal(agent.set([endpoint('10.244.0.5')]).length, 1);
   });
 
-  it('warns on this node only of an address that becomes one of this node', async () => {
+  it('warns of an endpoint whose pod is gone, or in another namespace', async () => {
     await using agent = await start();
     assert.deepEqual(agent.set([endpoint('10.244.0.5', { ordinal: 0 })]), []);
-    agent.table.setNodeAddresses(new Set(['10.244.0.5']));
+    agent.table.remove('Pod', podAt('10.244.0.5').key);
+    agent.table.upsert(podAt('10.244.0.5', 'other'));
     const { warnings } = agent.table.takeChanges().refusals;
-    assert.deepEqual(
-      warnings.map(({ isOfThisNode }) => isOfThisNode),
-      [true],
-    );
+    const message =
+      'endpoints own no ports, because no Pod of their namespace has their address in status.podIPs; select pods of the namespace, and with --manifests add their Pods';
+    assert.deepEqual(warnings, [{ serviceKey: 'default/media', message }]);
   });
 
   it('warns the younger of two Services that give a pod one UDP port', async () => {
@@ -169,7 +172,10 @@ describe('warnings: endpoints that own no ports', () => {
         }),
       );
       const endpoints = addresses.map((address, ordinal) => endpoint(address, { ordinal }));
-      table.upsert(slice(endpoints, { name: 'o-1', serviceKey: 'default/other', ports: [] }));
+      upsertWithPods(
+        table,
+        slice(endpoints, { name: 'o-1', serviceKey: 'default/other', ports: [] }),
+      );
       return table.takeChanges().refusals.warnings;
     };
     const pods = ['10.244.0.5', '10.244.0.6'] as const;

@@ -7,6 +7,7 @@ const ALL: readonly Kind[] = ['Service', 'EndpointSlice', 'Node'];
 
 function build({
   unsynced = [] as readonly Kind[],
+  awaitedPods = [] as readonly string[],
   manifests = undefined as string | undefined,
   detectLocalMode = 'ClusterCIDR' as 'ClusterCIDR' | 'NodeCIDR',
   podCIDRs = undefined as readonly string[] | undefined,
@@ -27,7 +28,7 @@ function build({
   const given = {
     options: { manifests, detectLocalMode },
     nodeName: 'a',
-    table: { unsynced: new Set(unsynced), node },
+    table: { unsynced: new Set(unsynced), awaitedPods: new Set(awaitedPods), node },
     changes: new EventEmitter<{ change: [] }>(),
     log: { warn: assert.fail, error: assert.fail },
   } as const;
@@ -51,6 +52,11 @@ describe('startup: Startup.missingInputs', () => {
       'the rest of the first lists',
       { unsynced: ['EndpointSlice'], awaited: true },
       ['EndpointSlices from the API server'],
+    ],
+    [
+      'Pods of namespaces with owned ports',
+      { awaitedPods: ['media'], awaited: true },
+      ['Pods of namespace media from the API server'],
     ],
     ['addresses of the Node', { awaitsAddresses: true }, ['addresses of Node "a"']],
     ['a missing Node', { awaited: true }, ['Node "a" (the API server has no such object)']],

@@ -336,11 +336,8 @@ export class ApiServerDouble {
   }
 
   #respondToList(request: Request, response: ServerResponse, fault: Fault | undefined): void {
-    const { type, query, namespace, metadataOnly } = request;
-    const matches = selectorOf(query);
-    const selects = (object: Manifest) =>
-      matches(object) &&
-      (namespace ?? metadataOf(object).namespace) === metadataOf(object).namespace;
+    const { type, query, metadataOnly } = request;
+    const selects = filterOf(request);
     const [id = '', start = '0'] = (query.continue ?? '').split(' ');
     const snapshot = fault?.kind === 'stale' ? this.#snapshot : undefined;
     const pages =
@@ -385,7 +382,7 @@ export class ApiServerDouble {
     const { type, query } = request;
     const version = Number(query.resourceVersion ?? this.#store.version);
     const silent = fault?.kind === 'trickle' || fault?.kind === 'mute';
-    const watcher = { response, type, selects: selectorOf(query), version, silent };
+    const watcher = { response, type, selects: filterOf(request), version, silent };
     response.writeHead(200, { 'content-type': 'application/json' }).flushHeaders();
     const changes = this.#store.changesAfter(type.name, version);
     if (changes === undefined) {
@@ -498,4 +495,11 @@ function failAtOnce(fault: Fault, response: ServerResponse): boolean {
     response.writeHead(200, { 'content-type': fault.type ?? 'application/json' }).end(fault.text);
   } else return fault.kind === 'silence';
   return true;
+}
+
+/** Whether an object is in the namespace of a request, and its selectors match. */
+function filterOf({ namespace, query }: Pick<Request, 'namespace' | 'query'>): ObjectFilter {
+  const matches = selectorOf(query);
+  return (object) =>
+    matches(object) && (namespace ?? metadataOf(object).namespace) === metadataOf(object).namespace;
 }

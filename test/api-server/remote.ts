@@ -12,6 +12,7 @@ export type Control = Pick<
   | 'list'
   | 'fail'
   | 'recover'
+  | 'release'
   | 'uninstall'
   | 'install'
   | 'serve'

@@ -36,6 +36,12 @@ endpoints:
   - addresses: [10.244.0.5]
     nodeName: node
 `;
+const POD = `apiVersion: v1
+kind: Pod
+metadata: {name: sip}
+spec: {}
+status: {podIPs: [{ip: 10.244.0.5}]}
+`;
 const WEB = `apiVersion: v1
 kind: Service
 metadata: {name: web}
@@ -225,7 +231,7 @@ describe('commands: portwide', () => {
       assert.match(stdout, /spec\.egress\[0\]\.to\[0\]\.domainNames\[2\]: must not be repeated/);
     });
 
-    it('reports owned ports that cannot be cut into slices, and warns of endpoints without ordinal', async () => {
+    it('reports owned ports that cannot be cut into slices, and warns of endpoints without pod or ordinal', async () => {
       put('a.yaml', withOwnedPorts('1001'));
       const faulty = await run('validate', `--manifests=${directory}`);
       assert.equal(faulty.exitCode, 1);
@@ -234,12 +240,19 @@ describe('commands: portwide', () => {
         /owned-ports"\]: 20000-20999\/UDP has fewer ports than a pod gets \(portwide\.dev\/ports-per-pod: 1001\)/,
       );
       put('a.yaml', withOwnedPorts('100'));
-      const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
-      assert.equal(exitCode, 0);
-      assert.match(
-        stdout,
-        /^warning: .*: Service default\/sip: endpoints own no ports, because their pod names have no ordinal/m,
+      const warned = async (because: string) => {
+        const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
+        assert.equal(exitCode, 0);
+        const warning = `^warning: .*: Service default/sip: endpoints own no ports, because ${because}`;
+        assert.match(stdout, new RegExp(warning, 'm'));
+      };
+      await warned(
+        'no Pod of their namespace has their address in status.podIPs; .* add their Pods',
       );
+      put('b.yaml', POD);
+      await warned('their pod names have no ordinal');
+      put('b.yaml', POD.replace('spec: {}', 'spec: {hostNetwork: true}'));
+      await warned('they are on the host network');
     });
 
     it('reports a Service that claims the cluster IP of another, and warns of it', async () => {

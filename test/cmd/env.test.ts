@@ -171,6 +171,14 @@ describe('env: portwide env', () => {
         return [...names.map((name) => `${name}=${variables[name]}`), stderr];
       };
 
+      it('prints no ports of a pod on the host network', async () => {
+        const onHost = { ...pod('media-1'), spec: { hostNetwork: true } };
+        putAll([...CLUSTER, media('media', {}), onHost]);
+        assert.deepEqual(await owned('--pod=media-1'), [
+          'pod media-1 owns no ports: it is on the host network',
+        ]);
+      });
+
       it('prints the ports that the pod owns and the VIPs to announce', async () => {
         const refusedOne = media('refused', {
           annotations: { 'portwide.dev/owned-ports': '20000-29999/UDP' },

@@ -1,6 +1,12 @@
 import assert from 'node:assert/strict';
 import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
-import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
+import {
+  ALL_PORTS,
+  type Manifest,
+  serviceManifest,
+  sliceManifest,
+  withPods,
+} from '../e2e/manifests.ts';
 import { answered, refused } from '../e2e/scenarios/scenario.ts';
 import { createLab, type Lab } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
@@ -129,7 +135,7 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
   };
 
   it('prints rules that nft loads and an agent leaves unchanged', async () => {
-    agent.write('objects', objects());
+    agent.write('objects', withPods(objects()));
     await load();
     // A second load replaces the table.
     await load();

@@ -5,6 +5,7 @@ export type Manifest = Readonly<Record<string, unknown>>;
 
 /** Fields of a Service besides its name. `clusterIPs` determines the families. */
 export interface ServiceFields {
+  /** `default` by default. */
   readonly namespace?: string;
   readonly annotations?: Readonly<Record<string, string>>;
   readonly labels?: Readonly<Record<string, string>>;
@@ -44,6 +45,7 @@ export interface EndpointFields {
   readonly zone?: string;
   readonly hints?: Readonly<Record<string, unknown>>;
   readonly targetRef?: Readonly<Record<string, string>>;
+  readonly hostname?: string;
 }
 
 export interface SliceFields {
@@ -79,6 +81,48 @@ export function sliceManifest(
       };
     }),
   };
+}
+
+export interface PodFields {
+  readonly namespace?: string;
+  readonly hostNetwork?: boolean;
+  readonly phase?: string;
+}
+
+/** A Pod with addresses, at most one of each family. */
+export function addressedPod(
+  name: string,
+  addresses: readonly string[],
+  { namespace = 'default', hostNetwork = false, phase = 'Running' }: PodFields = {},
+): Manifest {
+  return {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: { name, namespace },
+    spec: { hostNetwork, containers: [{ name: 'server', image: 'server' }] },
+    status: { phase, podIPs: addresses.map((ip) => ({ ip })) },
+  };
+}
+
+interface SliceManifest {
+  readonly kind: 'EndpointSlice';
+  readonly metadata: { readonly namespace?: string };
+  readonly endpoints: readonly { readonly addresses: readonly string[] }[];
+}
+
+/** The objects, and a Pod for each endpoint, without which an endpoint owns no ports. */
+export function withPods(objects: readonly Manifest[]): Manifest[] {
+  const pods = new Map<string, Manifest>();
+  for (const object of objects as readonly (Manifest | SliceManifest)[]) {
+    if (object.kind !== 'EndpointSlice') continue;
+    const { metadata, endpoints } = object as SliceManifest;
+    const { namespace = 'default' } = metadata;
+    for (const { addresses } of endpoints) {
+      const name = `pod-${addresses[0]?.replaceAll(/[.:]+/g, '-')}`;
+      pods.set(`${namespace}/${name}`, addressedPod(name, addresses, { namespace }));
+    }
+  }
+  return [...objects, ...pods.values()];
 }
 
 /** The Node that the agent runs on. */

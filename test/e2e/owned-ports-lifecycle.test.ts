@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import type { EndpointFields, Manifest } from './manifests.ts';
+import { type EndpointFields, type Manifest, withPods } from './manifests.ts';
 import { answered, refused, World } from './scenarios/scenario.ts';
 
 const OWNED = {
@@ -34,6 +34,8 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
     await agent?.destroy();
     await lab?.destroy();
   });
+
+  const apply = (objects: readonly Manifest[]) => agent.apply(withPods(objects));
 
   for (const family of [4, 6] as const) {
     describe(`IPv${family}`, () => {
@@ -70,11 +72,11 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       ] as const)
         it(`a pod that owns a port of two Services speaks for the older, until it is gone (${title})`, async () => {
           const younger = { vip: 21, created: '2026-01-02T00:00:00Z', annotations: second };
-          await agent.apply([...media('a', { annotations: first }), ...media('b', younger)]);
+          await apply([...media('a', { annotations: first }), ...media('b', younger)]);
           assert.deepEqual(await speakerAt(20060), [world.clusterIP(20), 20060]);
           assert.deepEqual(await speakerAt(onlySecond), [world.clusterIP(21), onlySecond]);
           assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
-          await agent.apply(media('b', younger));
+          await apply(media('b', younger));
           assert.deepEqual(await speakerAt(20060), [world.clusterIP(21), 20060]);
           assert.equal(answered(await world.client.udp(world.clusterIP(21), 20060)).host, 'pod-1');
         });
@@ -110,11 +112,11 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
 
       it('turns from spread to owned and back under traffic, without a rejected packet', async () => {
         const spread = { 'portwide.dev/ports': '20000-20999/UDP' };
-        await agent.apply(media('a', { annotations: spread }));
+        await apply(media('a', { annotations: spread }));
         const TURNS = 6;
         const { hosts, timeout, ...lost } = await underTraffic(async () => {
           for (let turn = 0; turn < TURNS; turn++)
-            await agent.apply(media('a', { annotations: turn % 2 === 0 ? OWNED : spread }));
+            await apply(media('a', { annotations: turn % 2 === 0 ? OWNED : spread }));
         });
         assert.deepEqual(lost, { refused: 0, errors: 0 });
         assert.ok(timeout <= (TURNS / 2) * LANES, `${timeout} lost`);
@@ -122,11 +124,11 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       });
 
       it('slices get another size under traffic, without a rejected packet', async () => {
-        await agent.apply(media('a'));
+        await apply(media('a'));
         const TURNS = 6;
         const { timeout, ...seen } = await underTraffic(async () => {
           for (let turn = 0; turn < TURNS; turn++)
-            await agent.apply(media('a', { annotations: turn % 2 === 0 ? EXACT : OWNED }));
+            await apply(media('a', { annotations: turn % 2 === 0 ? EXACT : OWNED }));
         });
         assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, errors: 0 });
         assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
@@ -138,7 +140,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           'portwide.dev/ports-per-pod': '128',
         };
         const [a, b] = [world.clusterIP(20), world.clusterIP(21)];
-        await agent.apply([
+        await apply([
           ...media('a'),
           world.service('b', { annotations: exact, spec: { clusterIPs: [b] } }),
           world.slice('b', [owner(world.pod(2), 0)]),
@@ -166,11 +168,11 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           [owner(second, 0, ending), owner(first, 0)],
         ];
         const [service = {}] = media('a');
-        await agent.apply([service, world.slice('a', states[0] ?? [])]);
+        await apply([service, world.slice('a', states[0] ?? [])]);
         const TURNS = 12;
         const { timeout, ...seen } = await underTraffic(async () => {
           for (let turn = 1; turn <= TURNS; turn++)
-            await agent.apply([service, world.slice('a', states[turn % 4] ?? [])]);
+            await apply([service, world.slice('a', states[turn % 4] ?? [])]);
         });
         assert.deepEqual(seen, { hosts: ['pod-1', 'pod-3'], refused: 0, errors: 0 });
         assert.ok(timeout <= (TURNS / 2) * LANES, `${timeout} lost`);
@@ -185,11 +187,11 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         });
         const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }] as const;
         const exact = [dns, world.slice('dns', [world.pod(2)], { ports })];
-        await agent.apply(media('a'));
+        await apply(media('a'));
         const TURNS = 8;
         const { timeout, ...seen } = await underTraffic(async () => {
           for (let turn = 0; turn < TURNS; turn++)
-            await agent.apply([...media('a'), ...(turn % 2 === 0 ? exact : [])]);
+            await apply([...media('a'), ...(turn % 2 === 0 ? exact : [])]);
         });
         assert.deepEqual(seen, { hosts: ['pod-1', 'pod-3'], refused: 0, errors: 0 });
         assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
@@ -207,7 +209,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         );
         await lab.node.exec('sysctl', ['-qw', ...rpFilters]);
         try {
-          await agent.apply(media('a'));
+          await apply(media('a'));
           assert.deepEqual(await speakerAt(20070), [world.clusterIP(20), 20070]);
           const reply = answered(await world.client.udp(world.clusterIP(20), 20170));
           assert.deepEqual(
@@ -228,7 +230,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         [128, EXACT],
       ] as const) {
         it(`slices of ${size} ports: a killed agent leaves the rules, and its successor writes none of them again`, async () => {
-          await agent.apply(media('a', { annotations }));
+          await apply(media('a', { annotations }));
           await agent.kill();
           assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
           await agent.start(flags);
@@ -238,7 +240,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         });
 
         it(`slices of ${size} ports: an agent takes over the maps of an earlier version, and no packet is lost`, async () => {
-          await agent.apply(media('a', { annotations }));
+          await apply(media('a', { annotations }));
           await agent.kill();
           const rendering = flags.filter((flag) => !/^-v|sync-period/.test(flag));
           const args = [
@@ -267,7 +269,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       }
 
       it('rules that another program deletes come back', async () => {
-        await agent.apply(media('a'));
+        await apply(media('a'));
         const ip = world.pick('ip', 'ip6');
         await lab.node.exec('nft', ['flush', 'set', ip, 'portwide', 'owned-addresses']);
         await waitFor('the owner answers again', async () => {
@@ -281,7 +283,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         [128, EXACT, /udp-owner-vips-of-128/],
       ] as const)
         it(`an agent replaces a map of slices of ${size} ports of another version`, async () => {
-          await agent.apply(media('a', { annotations }));
+          await apply(media('a', { annotations }));
           await agent.kill();
           const ip = world.pick('ip', 'ip6');
           const { stdout } = await lab.node.exec('nft', ['list', 'maps', ip]);
@@ -296,8 +298,8 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         });
 
       it('the chains and maps are gone after the next full sync without owned ports', async () => {
-        await agent.apply(media('a'));
-        await agent.apply([]);
+        await apply(media('a'));
+        await apply([]);
         await agent.kill();
         await agent.start(flags);
         const ip = world.pick('ip', 'ip6');

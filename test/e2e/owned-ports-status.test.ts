@@ -7,7 +7,7 @@ import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { numberRange } from '../nftables/elements.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import type { EndpointFields, Manifest } from './manifests.ts';
+import { type EndpointFields, type Manifest, withPods } from './manifests.ts';
 import { answered, refused, World } from './scenarios/scenario.ts';
 import { only, summary, TraceApi } from './trace-api.ts';
 
@@ -45,7 +45,7 @@ describe('what users see of owned ports', () => {
       world.slice(name, pods),
     ];
   };
-  const objects = () => [...objectsOf(4), ...objectsOf(6)];
+  const objects = () => withPods([...objectsOf(4), ...objectsOf(6)]);
 
   before(async () => {
     directory = mkdtempSync(join(tmpdir(), 'portwide-owned-'));

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import type { EndpointFields } from './manifests.ts';
+import { type EndpointFields, type Manifest, withPods } from './manifests.ts';
 import { answered, droppedSilently, refused, SHORT, World } from './scenarios/scenario.ts';
 
 /** An endpoint of the pod with this ordinal. */
@@ -47,8 +47,9 @@ for (const { perPod, first, firstTcp } of SHAPES) {
     for (const family of [4, 6] as const) {
       describe(`IPv${family}`, () => {
         let world: World;
-        const apply = async (objects: Parameters<Agent['apply']>[0]) => {
-          await Promise.all([agent.apply(objects), other.apply(objects)]);
+        const apply = async (objects: readonly Manifest[]) => {
+          const all = withPods(objects);
+          await Promise.all([agent.apply(all), other.apply(all)]);
         };
         const media = (annotations: Record<string, string> = OWNED, spec = {}) =>
           world.service('media', {

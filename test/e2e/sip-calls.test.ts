@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import type { ResultPromise } from 'execa';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import { serviceManifest, sliceManifest } from './manifests.ts';
+import { serviceManifest, sliceManifest, withPods } from './manifests.ts';
 import { packetsOf, type Wire } from './media/capture.ts';
 import { type Capture, startCapture, trackedUdp } from './media/tcpdump.ts';
 
@@ -68,7 +68,7 @@ describe('SIP user agents with owned media ports', () => {
       agents.map(async (agent, at) => {
         const name = at === 0 ? [] : ['--hostname-override=node2'];
         await agent.start([...AGENT_FLAGS, '--proxy-mode=nftables', ...name]);
-        await agent.apply(objects);
+        await agent.apply(withPods(objects));
       }),
     );
   };

@@ -1,21 +1,20 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { candidatesForAllPorts } from '../../endpoints/select.ts';
-import { sliceOwners } from '../../endpoints/slice-owners.ts';
+import { type AddressHolder, holderAmong, sliceOwners } from '../../endpoints/slice-owners.ts';
 import { endpoint, slice } from '../fixtures.ts';
 
 const NODE = 'node-a';
 const owners = (
   endpoints: Parameters<typeof slice>[0],
   slices = 10,
-  nodeAddresses: readonly string[] = [],
-  otherNodes: readonly string[] = [],
+  holders: Readonly<Record<string, AddressHolder>> = {},
 ) =>
   sliceOwners(
     candidatesForAllPorts([slice(endpoints)], 'IPv4'),
     slices,
-    { name: NODE, zone: undefined, otherNodes: new Set(otherNodes) },
-    new Set(nodeAddresses),
+    NODE,
+    (address) => holders[address] ?? 'pod',
   );
 
 describe('slice owners', () => {
@@ -60,26 +59,31 @@ describe('slice owners', () => {
     });
   }
 
-  it('are not endpoints with an address of this node', () => {
-    const pod = endpoint('192.168.77.10', { ordinal: 0 });
-    assert.deepEqual(owners([pod], 10, ['192.168.77.10']).others, [
-      { address: '192.168.77.10', ordinal: 0, reason: 'has the address of this node' },
-    ]);
-  });
+  for (const [holder, reason] of [
+    ['none', 'has no pod in its namespace'],
+    ['host network', 'is on the host network'],
+    ['unknown', 'is in a namespace whose pods cannot be listed'],
+  ] as const) {
+    it(`are not endpoints whose address has holder: ${holder}`, () => {
+      const pods = [
+        endpoint('192.168.77.11', { ordinal: 0, nodeName: 'node-b' }),
+        endpoint('10.0.0.1', { ordinal: 0, ready: false }),
+      ];
+      const { owners: found, others } = owners(pods, 10, { '192.168.77.11': holder });
+      assert.deepEqual(
+        found.map(({ address }) => address),
+        ['10.0.0.1'],
+      );
+      assert.deepEqual(others, [{ address: '192.168.77.11', ordinal: 0, reason }]);
+    });
+  }
 
-  it('are not endpoints with an address of another node', () => {
-    const pods = [
-      endpoint('192.168.77.11', { ordinal: 0, nodeName: 'node-b' }),
-      endpoint('10.0.0.1', { ordinal: 0, ready: false }),
-    ];
-    const { owners: found, others } = owners(pods, 10, [], ['192.168.77.11']);
+  it('are pods that hold an address alone, or besides pods on the host network', () => {
+    const [own, host] = [{ hostNetwork: false }, { hostNetwork: true }];
     assert.deepEqual(
-      found.map(({ address }) => address),
-      ['10.0.0.1'],
+      [[], [host], [host, own], [own, host]].map((pods) => holderAmong(pods)),
+      ['none', 'host network', 'pod', 'pod'],
     );
-    assert.deepEqual(others, [
-      { address: '192.168.77.11', ordinal: 0, reason: 'has the address of another node' },
-    ]);
   });
 
   for (const [title, loser, winner] of [
@@ -136,8 +140,7 @@ describe('slice owners', () => {
           const on = (node: string, parts: readonly (typeof all)[]) => {
             const each = parts.map((part, at) => slice(part, { name: `s${at}` }));
             const candidates = candidatesForAllPorts(each, 'IPv4');
-            const topology = { name: node, zone: undefined };
-            const found = sliceOwners(candidates, slices, topology, new Set());
+            const found = sliceOwners(candidates, slices, node, () => 'pod');
             return found.owners.map(({ node: _, ...rest }) => rest);
           };
           const expected = on('node-a', [all]);

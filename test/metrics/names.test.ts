@@ -91,6 +91,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_all_ports_services', 'gauge', ['kind']],
   ['portwide_refused_services', 'gauge', ['reason']],
   ['portwide_owned_slices', 'gauge', ['ip_family', 'state']],
+  ['portwide_endpoints_without_owned_ports', 'gauge', ['reason']],
   ['portwide_routes', 'gauge', ['ip_family', 'kind']],
   ['portwide_nftables_elements', 'gauge', ['ip_family', 'map']],
   ['portwide_marks_in_use', 'gauge', FAMILY],

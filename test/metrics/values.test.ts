@@ -5,7 +5,7 @@ import { NetlinkError } from '../../netlink/core/error.ts';
 import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { NftError } from '../../nft/command.ts';
 import { ProgramTimeoutError } from '../../process/run-program.ts';
-import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { endpoint, podAt, service, servicePort, slice, upsertWithPods } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
 
 const V4 = { ip_family: 'IPv4' };
@@ -269,7 +269,7 @@ describe('values: metric values', () => {
       endpoint('10.0.0.5', { ordinal: 5, nodeName: 'node-b' }),
       endpoint('10.0.0.6', { ordinal: 6, ready: false, serving: false }),
     ];
-    table.upsert(slice(owners, { name: 'a-1', serviceKey: 'default/a', ports: [] }));
+    upsertWithPods(table, slice(owners, { name: 'a-1', serviceKey: 'default/a', ports: [] }));
     await start();
     const slices = async () => {
       const scraped = await scrape();
@@ -283,6 +283,26 @@ describe('values: metric values', () => {
     table.remove('Service', 'default/a');
     table.takeChanges();
     assert.deepEqual(await slices(), [0, 14, 0, 0]);
+  });
+
+  it('counts endpoints that own no ports by reason', async () => {
+    const { table, start, scrape } = fakeAgent();
+    table.upsert(
+      service({ ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' }),
+    );
+    table.upsert(slice([endpoint('10.0.0.1', { ordinal: 0 }), endpoint('10.0.0.2')]));
+    table.upsert(podAt('10.0.0.2'));
+    await start();
+    const counts = async () => {
+      const scraped = await scrape();
+      return ['NoPod', 'HostNetwork', 'NoOrdinal'].map((reason) =>
+        scraped.value('portwide_endpoints_without_owned_ports', { reason }),
+      );
+    };
+    assert.deepEqual(await counts(), [1, 0, 1]);
+    table.upsert(podAt('10.0.0.1'));
+    table.takeChanges();
+    assert.deepEqual(await counts(), [0, 0, 1]);
   });
 
   it('counts Services and Routes by kind', async () => {

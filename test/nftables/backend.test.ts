@@ -9,7 +9,7 @@ import { NftBackend, type NftBackendOptions, RefusedElementError } from '../../n
 import { endpointData } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
-import { route } from '../fixtures.ts';
+import { route, upsertWithPods } from '../fixtures.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
 import { rangeElement, textsIn } from './elements.ts';
 import { change } from './generated.ts';
@@ -654,7 +654,7 @@ describe('backend: a packet in flight', () => {
 });
 
 function feed(table: RouteTable, step: ClusterChange): void {
-  if ('upsert' in step) table.upsert(step.upsert);
+  if ('upsert' in step) upsertWithPods(table, step.upsert);
   else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
   else table.setNodeAddresses(new Set(step.nodeAddresses));
 }

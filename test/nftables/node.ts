@@ -3,6 +3,7 @@ import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { ComparedObject } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
+import { upsertWithPods } from '../fixtures.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
 import type { NetnsHelper } from '../netlink/namespace.ts';
 
@@ -37,7 +38,7 @@ export class Node {
 
   async feed(steps: readonly ClusterChange[]): Promise<void> {
     for (const step of steps) {
-      if ('upsert' in step) this.#table.upsert(step.upsert);
+      if ('upsert' in step) upsertWithPods(this.#table, step.upsert);
       else if ('remove' in step) this.#table.remove(step.remove.kind, step.remove.key);
       else {
         this.#table.setNodeAddresses(new Set(step.nodeAddresses));

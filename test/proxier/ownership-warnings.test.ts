@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { RouteTable } from '../../proxier/route-table.ts';
-import { endpoint, service, slice } from '../fixtures.ts';
+import { endpoint, pod, service, slice } from '../fixtures.ts';
 
 const newTable = () =>
   new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
@@ -26,7 +26,7 @@ const serviceChange = fc
     });
     return (table) => table.upsert(object);
   });
-const pod = fc
+const podEndpoint = fc
   .record({
     address: fc.integer({ min: 1, max: 3 }).map((last) => `10.244.0.${last}`),
     ordinal: fc.constantFrom(0, 0, 0, 1, 99),
@@ -34,26 +34,39 @@ const pod = fc
   })
   .map(({ address, ...fields }) => endpoint(address, fields));
 const podsChange = fc
-  .record({ name, pods: fc.array(pod, { minLength: 1, maxLength: 3 }) })
+  .record({ name, pods: fc.array(podEndpoint, { minLength: 1, maxLength: 3 }) })
   .map(({ name, pods }): Change => {
     const object = slice(pods, { name, serviceKey: `default/${name}`, ports: [] });
     return (table) => table.upsert(object);
+  });
+const podChange = fc
+  .record({
+    address: fc.integer({ min: 1, max: 3 }).map((last) => `10.244.0.${last}`),
+    name: fc.constantFrom('old', 'new', 'other'),
+    kind: fc.constantFrom('pod', 'pod', 'host network', 'finished', 'gone'),
+  })
+  .map(({ address, name, kind }): Change => {
+    const object = pod({
+      name: `${name}-${address}`,
+      addresses: [address],
+      hostNetwork: kind === 'host network',
+      finished: kind === 'finished',
+    });
+    return (table) => {
+      if (kind === 'gone') table.remove('Pod', object.key);
+      else table.upsert(object);
+    };
   });
 const removal = fc.tuple(fc.constantFrom('Service', 'EndpointSlice'), name).map(
   ([kind, each]): Change =>
     (table) =>
       table.remove(kind, `default/${each}`),
 );
-const addressChange = fc.subarray(['10.244.0.1', '192.0.2.1']).map(
-  (addresses): Change =>
-    (table) =>
-      table.setNodeAddresses(new Set(addresses)),
-);
 const change = fc.oneof(
   { arbitrary: serviceChange, weight: 4 },
   { arbitrary: podsChange, weight: 6 },
   { arbitrary: removal, weight: 1 },
-  { arbitrary: addressChange, weight: 1 },
+  { arbitrary: podChange, weight: 8 },
 );
 
 const allWarnings = (table: RouteTable) =>

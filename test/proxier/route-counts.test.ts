@@ -4,7 +4,7 @@ import { sliceCount } from '../../api/owned-ports.ts';
 import { RouteCounts } from '../../proxier/route-counts.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { OwnedSlices, Route } from '../../services/route.ts';
-import { route } from '../fixtures.ts';
+import { route, upsertWithPods } from '../fixtures.ts';
 import { arbitraryChange } from '../iptables/generated.ts';
 
 /** The state of each slice of each range. */
@@ -79,7 +79,7 @@ describe('route-counts: counts of Routes', () => {
           onChange: () => {},
         });
         for (const step of steps) {
-          if ('upsert' in step) table.upsert(step.upsert);
+          if ('upsert' in step) upsertWithPods(table, step.upsert);
           else if ('remove' in step) table.remove(step.remove.kind, step.remove.key);
           else table.setNodeAddresses(new Set(step.nodeAddresses));
           table.takeChanges();

@@ -36,7 +36,7 @@ function ownedOf(of: Service, others: readonly Service[] = []) {
   const pods = [endpoint('10.244.0.1', { ordinal: 0, ordinalPrefix: 'media-' })];
   const route = resolveRoute(of, port, [slice(pods)], {
     node: { name: 'node-a', zone: undefined },
-    nodeAddresses: new Set(),
+    pods: { holderOf: () => 'pod' },
     refused: conflicts.refusals(of.key),
     portsTakenFrom: (each, vip) => conflicts.portsTakenFrom(each, vip),
   });

@@ -10,6 +10,7 @@ import {
 } from '../../sources/kubernetes/access-review.ts';
 import { ApiError, MalformedResponse } from '../../sources/kubernetes/errors.ts';
 import {
+  ALL_PODS,
   SERVICE_CIDRS,
   servingAndPolicyResources,
   servingResources,
@@ -43,7 +44,7 @@ describe('access review', () => {
       accessOf(...args)
         .map(({ verb, group, resource }) => `${verb} ${group}/${resource}`)
         .sort();
-    const base = [...servingResources('node'), SERVICE_CIDRS];
+    const base = [...servingResources('node'), ALL_PODS, SERVICE_CIDRS];
     assert.deepEqual(requests(base), allowedRequests(BASE_ROLE));
     assert.deepEqual(
       requests([...servingAndPolicyResources('node'), SERVICE_CIDRS]),

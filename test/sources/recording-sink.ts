@@ -23,7 +23,11 @@ export class RecordingSink implements ObjectSink {
     this.calls.push(`- ${name}`);
   }
 
-  synced(kind: Kind): void {
+  synced(kind: Kind, namespace?: string): void {
+    if (namespace !== undefined) {
+      this.calls.push(`synced ${kind} ${namespace}`);
+      return;
+    }
     assert.ok(!this.syncedKinds.has(kind), `${kind} was synced twice`);
     this.syncedKinds.add(kind);
     this.calls.push(`synced ${kind}`);

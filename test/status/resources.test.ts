@@ -22,7 +22,7 @@ import { SeriesRecorder } from '../../status/series.ts';
 import type { StatusSources } from '../../status/sources.ts';
 import { SyncActivity } from '../../status/sync-activity.ts';
 import { WatchActivity } from '../../status/watch-activity.ts';
-import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { endpoint, podAt, service, servicePort, slice, upsertWithPods } from '../fixtures.ts';
 import { node } from '../policy/objects.ts';
 import { NODE } from '../preflight/facts.ts';
 import { requestOf, UNLIMITED } from './request.ts';
@@ -201,7 +201,11 @@ describe('resources: the status API', () => {
       endpoint('10.244.1.6', { ordinal: 10 }),
       endpoint('10.244.1.7', { ordinal: 4, ready: false, serving: false }),
     ];
-    table.upsert(slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }));
+    upsertWithPods(
+      table,
+      slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }),
+    );
+    table.remove('Pod', podAt('192.0.2.1').key);
     table.setNodeAddresses(new Set(['192.0.2.1']));
     table.takeChanges();
     const { get: ask, service: detailOf } = statusOf(table, { syncs: syncedActivity() });
@@ -231,7 +235,7 @@ describe('resources: the status API', () => {
       { address: '10.244.1.5', ordinal: null, reason: 'has no ordinal in its name' },
       { address: '10.244.1.6', ordinal: 10, reason: 'has an ordinal past the last slice' },
       { address: '10.244.1.7', ordinal: 4, reason: 'has the ordinal of another endpoint' },
-      { address: '192.0.2.1', ordinal: 5, reason: 'has the address of this node' },
+      { address: '192.0.2.1', ordinal: 5, reason: 'has no pod in its namespace' },
     ]);
     assert.deepEqual(
       turn.routes
@@ -260,7 +264,7 @@ describe('resources: the status API', () => {
         '10.244.1.5 false  has no ordinal in its name',
         '10.244.1.6 false  has an ordinal past the last slice',
         '10.244.1.7 false  has the ordinal of another endpoint',
-        '192.0.2.1 false  has the address of this node',
+        '192.0.2.1 false  has no pod in its namespace',
       ],
     );
     assert.deepEqual(
@@ -284,7 +288,10 @@ describe('resources: the status API', () => {
         }),
       );
       const pods = [endpoint('10.244.0.1', { ordinal: 0 })];
-      table.upsert(slice(pods, { name: `${name}-1`, serviceKey: `default/${name}`, ports: [] }));
+      upsertWithPods(
+        table,
+        slice(pods, { name: `${name}-1`, serviceKey: `default/${name}`, ports: [] }),
+      );
     };
     add('older', '10.96.0.20', { creationTimestamp: '2025-01-01T00:00:00Z' });
     add('younger', '10.96.0.21', {
@@ -338,7 +345,10 @@ describe('resources: the status API', () => {
     const table = filledTable();
     const fields = { ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' };
     table.upsert(service({ name: 'turn', clusterIPs: ['10.96.0.20'], ...fields }));
-    table.upsert(slice([endpoint('10.244.0.7')], { name: 'turn-1', serviceKey: 'default/turn' }));
+    upsertWithPods(
+      table,
+      slice([endpoint('10.244.0.7')], { name: 'turn-1', serviceKey: 'default/turn' }),
+    );
     table.takeChanges();
     const { summary, problems } = await statusOf(table).service('turn');
     assert.equal(summary.state, 'noEndpoints');

@@ -11,7 +11,7 @@ import type { ResultPromise } from 'execa';
 import { parseAllDocuments } from 'yaml';
 import { createLab, type Host, type Lab, waitFor } from '../../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from '../agent.ts';
-import type { Manifest } from '../manifests.ts';
+import { type Manifest, withPods } from '../manifests.ts';
 import { type Calls, startCalls } from './calls.ts';
 import { type Capture, startCapture, trackedUdp } from './tcpdump.ts';
 
@@ -174,7 +174,7 @@ export class MediaStage {
     const objects = this.example.objects.map((object) =>
       object.kind === 'EndpointSlice' ? this.#withPods(object) : object,
     );
-    await Promise.all(this.#agents.map((agent) => agent.apply(objects)));
+    await Promise.all(this.#agents.map((agent) => agent.apply(withPods(objects))));
   }
 
   #withPods(slice: Manifest): Manifest {
@@ -242,7 +242,7 @@ function readExample(): Example {
   const { annotations } = service.metadata;
   const [ipv4, ipv6] = service.status.loadBalancer.ingress;
   return {
-    objects: objects.filter(({ kind }) => kind !== 'StatefulSet'),
+    objects: objects.filter(({ kind }) => kind !== 'StatefulSet' && kind !== 'Pod'),
     container: find('StatefulSet').spec.template.spec.containers[0],
     vips: { 4: ipv4.ip, 6: ipv6.ip },
     first: Number.parseInt(annotations['portwide.dev/owned-ports'], 10),

@@ -8,7 +8,7 @@ import {
   KubernetesSource,
   type KubernetesSourceOptions,
 } from '../../../sources/kubernetes/source.ts';
-import type { Source, SourceFault } from '../../../sources/source.ts';
+import type { PodWatches, Source, SourceFault } from '../../../sources/source.ts';
 import { WatchActivity } from '../../../status/watch-activity.ts';
 import {
   ApiServerDouble,
@@ -83,6 +83,13 @@ export class SourceFixture {
     this.#options = options;
     this.double = new ApiServerDouble(options);
     this.sink = options.sink ?? new RecordingSink();
+  }
+
+  /** Watches of Pods of single namespaces. The source must have been started. */
+  get podWatches(): PodWatches {
+    const watches = this.#source?.podWatches;
+    if (watches === undefined) throw new TypeError('the source is not started');
+    return watches;
   }
 
   /** Starts the source. The double must listen already. */

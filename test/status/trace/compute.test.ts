@@ -15,7 +15,7 @@ import { TRACE_PARAMETERS, traceRequest } from '../../../status/trace/question.t
 import { computeAnswer, prepareTrace, type TraceSources } from '../../../status/trace/resolve.ts';
 import { traceResources } from '../../../status/trace/resources.ts';
 import type { LocalDetector } from '../../../traffic/options.ts';
-import { endpoint, service, servicePort, slice } from '../../fixtures.ts';
+import { endpoint, podAt, service, servicePort, slice, upsertWithPods } from '../../fixtures.ts';
 import { arbitraryChange, type ClusterChange } from '../../iptables/generated.ts';
 import { plan as ipvsPlan } from '../../ipvs/simulated-node.ts';
 import { type Cluster, expectedOutcomes, outcomeText } from '../../traffic/expected-outcome.ts';
@@ -558,7 +558,10 @@ describe('steps of a computed path', () => {
         endpoint(REMOTE, { ordinal: 1, nodeName: 'node-b' }),
         endpoint('10.244.0.3', { ordinal: 3, ready: false, serving: false }),
       ];
-      table.upsert(slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }));
+      upsertWithPods(
+        table,
+        slice(endpoints, { name: 'turn-1', serviceKey: 'default/turn', ports: [] }),
+      );
       table.takeChanges();
       return table;
     }
@@ -622,6 +625,21 @@ describe('steps of a computed path', () => {
         assert.match(decisionOf(path, 'slice') ?? '', reason);
       });
     }
+
+    it('names endpoints that do not own a vacant slice, and why', async () => {
+      const detailOf = async (port: number, table: RouteTable) => {
+        const { steps } = await pathOf(CLIENT, VIP, 'UDP', port, table);
+        return steps.find(({ step }) => step === 'slice')?.detail.slice(1);
+      };
+      const table = ownedTable();
+      table.remove('Pod', podAt('10.244.0.1').key);
+      table.takeChanges();
+      assert.deepEqual(await detailOf(20_000, table), [
+        'endpoint 10.244.0.1 with ordinal 0 has no pod in its namespace',
+      ]);
+      assert.deepEqual(await detailOf(20_200, table), ['no endpoint has ordinal 2']);
+      assert.deepEqual(await detailOf(20_100, table), []);
+    });
 
     it('masquerades TCP only to an owner on another node, and not for pods', async () => {
       for (const [from, port, masqueraded] of [
@@ -716,7 +734,10 @@ describe('steps of a computed path', () => {
         }),
       );
       const endpoints = [endpoint('10.244.0.1', { ordinal: 0 })];
-      table.upsert(slice(endpoints, { name: 'y-1', serviceKey: 'default/younger', ports: [] }));
+      upsertWithPods(
+        table,
+        slice(endpoints, { name: 'y-1', serviceKey: 'default/younger', ports: [] }),
+      );
       table.takeChanges();
       const path = await pathOf('10.244.0.1', CLIENT, 'UDP', 9000, table);
       assert.equal(path.verdict, 'untouched');
