@@ -62,7 +62,10 @@ export function runProgram(
       stdout: discardsOutput ? 'ignore' : 'pipe',
     });
     if (process.pid !== undefined) onStart?.(process.pid);
-    return { process, result: process.then(({ stdout }) => stdout ?? '') };
+    return {
+      process: process.nodeChildProcess,
+      result: process.then(({ stdout }) => stdout ?? ''),
+    };
   });
 }
 
@@ -79,7 +82,7 @@ export function readProgram<T>(
   return withTimeLimit(program, args, timeout, () => {
     const process = execa(program, args, { stdin: 'ignore', buffer: { stdout: false } });
     const result = Promise.all([read(process.iterable()), process]).then(([value]) => value);
-    return { process, result };
+    return { process: process.nodeChildProcess, result };
   });
 }
 

@@ -82,7 +82,7 @@ export class RemoteDouble {
     child.stderr?.on('data', (chunk) => {
       errors += String(chunk);
     });
-    child.once('exit', () => {
+    child.nodeChildProcess.once('exit', () => {
       const error = new Error(`the API-server double has ended: ${errors}`);
       for (const { reject } of waiting.splice(0)) reject(error);
     });
@@ -111,7 +111,7 @@ export class RemoteDouble {
 
   /** Sends SIGKILL, like a machine failure. */
   async kill(): Promise<void> {
-    const exited = new Promise((resolve) => this.#process.once('exit', resolve));
+    const exited = new Promise((resolve) => this.#process.nodeChildProcess.once('exit', resolve));
     this.#process.kill('SIGKILL');
     await exited;
   }

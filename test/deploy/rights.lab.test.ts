@@ -111,7 +111,7 @@ for (const mode of MODES) {
       await lab.node.exec(join(ROOT, 'portwide'), ['run', '--init-only', ...mode, ...FLAGS]);
       const child = run(CAPABILITIES);
       await waitFor('both families are served', () => {
-        assert.equal(child.exitCode, null, log.join('\n'));
+        assert.equal(child.nodeChildProcess.exitCode, null, log.join('\n'));
         return log.filter((line) => line.includes('"serving"')).length === 2;
       });
       for (const vip of VIPS) {
@@ -155,7 +155,7 @@ for (const mode of MODES) {
           log = [];
           const child = run(CAPABILITIES, flags);
           await waitFor('both families are served', () => {
-            assert.equal(child.exitCode, null, log.join('\n'));
+            assert.equal(child.nodeChildProcess.exitCode, null, log.join('\n'));
             return log.filter((line) => line.includes('"serving"')).length === 2 && isDone();
           });
           for (const vip of VIPS) {
@@ -197,7 +197,7 @@ for (const mode of MODES) {
         const others = CAPABILITIES.filter((each) => each !== capability);
         const child = run(others);
         await assert.rejects(child);
-        assert.equal(child.exitCode, 1, log.join('\n'));
+        assert.equal(child.nodeChildProcess.exitCode, 1, log.join('\n'));
         assert.match(log.join('\n'), /does not work on this node|needs CAP_NET_ADMIN/);
       });
     }

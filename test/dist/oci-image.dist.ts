@@ -183,7 +183,7 @@ describe('image: OCI archive', function () {
       await waitFor(
         'both families are served',
         () => {
-          assert.equal(child.exitCode, null, log);
+          assert.equal(child.nodeChildProcess.exitCode, null, log);
           return log.split('"serving"').length === 3;
         },
         60_000,

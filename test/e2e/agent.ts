@@ -41,7 +41,8 @@ export const PAGE_FLAGS = [
 
 /** A process killed by a signal has no exit code. */
 function isRunning(process: ResultPromise | undefined): process is ResultPromise {
-  return process?.exitCode === null && process.signalCode === null;
+  const { exitCode, signalCode } = process?.nodeChildProcess ?? {};
+  return exitCode === null && signalCode === null;
 }
 
 /**
@@ -153,7 +154,7 @@ export class Agent {
     const process = this.#process;
     this.#process = undefined;
     if (!isRunning(process)) return;
-    const exited = once(process, 'exit');
+    const exited = once(process.nodeChildProcess, 'exit');
     process.catch(() => {});
     process.kill(signal);
     await exited;

@@ -172,7 +172,7 @@ describe('configuration of an agent', () => {
     const [logged] = refused();
     assert.equal(logged?.level, 50);
     assert.match(String(logged?.reason), /config\.conf: bindAddress: .*"nowhere"/);
-    assert.equal(agent.child.exitCode, null, 'it continues');
+    assert.equal(agent.child.nodeChildProcess.exitCode, null, 'it continues');
     const counted = { result: 'unusable' };
     assert.equal((await scrape()).value('portwide_config_changes_total', counted), 1);
 

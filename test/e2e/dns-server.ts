@@ -66,7 +66,7 @@ export async function startDns(
     stop: async () => {
       terminate();
       await process.catch(() => undefined);
-      return process.exitCode ?? undefined;
+      return process.nodeChildProcess.exitCode ?? undefined;
     },
   };
 }

@@ -116,7 +116,9 @@ describe('SIP user agents with owned media ports', () => {
     const heard = () => packetsOf(media(capture.read().received));
     const goal = heard() + calls.length * PACKETS;
     await waitFor('RTP comes back from pods', () => heard() >= goal, DEADLINE_MS);
-    const ended = calls.map(({ exitCode }) => exitCode).filter((code) => code !== null);
+    const ended = calls
+      .map(({ nodeChildProcess }) => nodeChildProcess.exitCode)
+      .filter((code) => code !== null);
     assert.deepEqual(ended, [], 'all calls go on');
   };
 

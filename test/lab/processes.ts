@@ -63,9 +63,9 @@ export function runIn(name: string, namespace: string) {
     const child = execa('ip', ['netns', 'exec', namespace, command, ...args], {
       stdin: 'ignore',
       ...options,
-    });
+    }) as ResultPromise;
     running.add(child);
-    child.once('exit', () => running.delete(child));
+    child.nodeChildProcess.once('exit', () => running.delete(child));
     // The caller may await the process as well. If it does not, there is no unhandled rejection.
     child.catch(() => undefined);
     return child;

@@ -151,7 +151,7 @@ export class MediaStage {
     await waitFor(
       `the relay of media-${ordinal} listens`,
       async () => {
-        assert.equal(server.exitCode, null, 'the relay ended');
+        assert.equal(server.nodeChildProcess.exitCode, null, 'the relay ended');
         const outputs = await Promise.all(files.map((file) => host.exec('cat', [file])));
         return outputs.every(({ stdout }) => stdout.includes(port));
       },
@@ -163,8 +163,8 @@ export class MediaStage {
   async stopServer({ host }: MediaPod): Promise<void> {
     const server = this.#servers.get(host);
     this.#servers.delete(host);
-    assert.equal(server?.exitCode, null, 'the relay runs');
-    const exited = once(server, 'exit');
+    assert.equal(server?.nodeChildProcess.exitCode, null, 'the relay runs');
+    const exited = once(server.nodeChildProcess, 'exit');
     server.kill('SIGKILL');
     await exited;
   }
