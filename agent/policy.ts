@@ -110,6 +110,10 @@ export function startPolicy(given: PolicyOptions) {
         // `nft flush ruleset` also deletes the rules of iptables-nft.
         snooper.resyncRules();
       },
+      missedChanges: (family) => {
+        observer.missedChanges(family);
+        snooper.resyncRules();
+      },
     }),
     timers: systemTimers,
     monitor,
