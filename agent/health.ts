@@ -1,5 +1,5 @@
 /** The agent's health servers: `/healthz`, `/livez` and health check node ports. */
-import { IP_FAMILIES, type IpFamily, type Node, type ObjectKey } from '../api/objects.ts';
+import type { IpFamily, Node, ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { HealthCheckServers } from '../health/health-check-servers.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
@@ -98,10 +98,13 @@ export function startHealth(given: AgentHealthOptions) {
       nodePortAddresses({ nodePortSelection, family }, addresses, true),
     );
   };
-  for (const family of IP_FAMILIES) setNodeAddresses(family, NO_ADDRESSES);
   const listener = serveProxyHealth(given, proxy, connections);
   return {
-    begin: (families: readonly IpFamily[]) => proxy.begin(families),
+    /** @param families that the agent serves. The node may lack the others. */
+    begin: (families: readonly IpFamily[]) => {
+      for (const family of families) setNodeAddresses(family, NO_ADDRESSES);
+      proxy.begin(families);
+    },
     queued: (family: IpFamily) => proxy.queued(family),
     updated: (family: IpFamily) => {
       proxy.updated(family);

@@ -74,10 +74,8 @@ export async function openNftablesMode(
         families,
         tables: [TABLE],
         onExternalChange: (family, change) => backends.get(family)?.onExternalChange(change),
-        onWatchStarted: (family) => {
-          const backend = backends.get(family);
-          if (backend !== undefined) backend.watchesChanges = true;
-        },
+        onWatchStarted: (family) => backends.get(family)?.watchStarted(),
+        onMissedChanges: (family) => backends.get(family)?.missedChanges(),
         onWatchFailed: (err) =>
           log.warn(
             { err },

@@ -62,6 +62,11 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
         'network policy rules differ from the desired rules; restoring them',
       );
     },
+    missedChanges: (family) =>
+      log.info(
+        { family },
+        'nf_tables may have changed without a notification; writing network policies again',
+      ),
     watchFailed: (error) =>
       log.warn(
         { err: error },

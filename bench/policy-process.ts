@@ -77,6 +77,7 @@ function createAgent() {
       applied: end,
       failed: (_, error) => allApplied.reject(error),
       driftDetected: (_, what) => allApplied.reject(new Error(what)),
+      missedChanges: () => {},
       watchFailed: (error) => allApplied.reject(error),
     },
   });

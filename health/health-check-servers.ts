@@ -1,5 +1,6 @@
-/** HTTP servers of health check node ports, one for each Service, family and address. */
+/** HTTP servers of health check node ports, one for each Service and address. */
 import { isLinkLocal } from '../api/addresses.ts';
+import { getOrCreate } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily, type ObjectKey } from '../api/objects.ts';
 import type { Listener, ListenerOptions } from '../process/listener.ts';
 import type { BindAddress } from '../process/retrying-server.ts';
@@ -27,10 +28,16 @@ interface ServiceServersOptions {
   readonly onEnd: (serviceKey: ObjectKey, port: number, host: string) => void;
 }
 
-/** A Service that is served in one family. */
+/** A Service with a health check node port. */
 interface ServedService {
-  health: ServiceHealth;
-  readonly servers: Map<string, Closable>;
+  /** By the families that the Service is served in. */
+  readonly health: Map<IpFamily, ServiceHealth>;
+  /** The servers on the addresses of each family. */
+  readonly servers: Readonly<Record<IpFamily, Map<string, Server>>>;
+}
+
+interface Server extends Closable {
+  readonly port: number;
 }
 
 const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
@@ -38,14 +45,13 @@ const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6:
 /**
  * Servers of health check node ports. Each family has its own sockets and counts its own endpoints,
  * as in kube-proxy since 1.36 (kubernetes/kubernetes#114702). The reason: a load balancer probes a
- * node in the family in which it sends traffic. A change affects only the servers of its Service.
+ * node in the family in which it sends traffic. In a family that the Service does not have, the
+ * servers answer for its other family: kube-proxy listens in both families of a node, whatever the
+ * Service is. A change affects only the servers of its Service.
  */
 export class HealthCheckServers {
   readonly #options: ServiceServersOptions;
-  readonly #served: Readonly<Record<IpFamily, Map<ObjectKey, ServedService>>> = {
-    IPv4: new Map(),
-    IPv6: new Map(),
-  };
+  readonly #served = new Map<ObjectKey, ServedService>();
   readonly #hosts: Record<IpFamily, readonly string[]> = { IPv4: [], IPv6: [] };
 
   constructor(options: ServiceServersOptions) {
@@ -59,65 +65,84 @@ export class HealthCheckServers {
       addresses === 'all'
         ? [ANY_ADDRESS[family]]
         : addresses.filter((address) => !isLinkLocal(address));
-    for (const served of this.#served[family].values()) this.#listenOn(served);
+    for (const [key, served] of this.#served) {
+      this.#endUnneeded(key, served);
+      this.#listen(key, served);
+    }
   }
 
   /** Applies changes; port 0 closes a Service's servers. */
   update(changes: readonly ServiceHealth[]): void {
-    // Close servers first: another Service may use their port now.
-    for (const { family, serviceKey, port } of changes) {
-      const served = this.#served[family].get(serviceKey);
-      if (served === undefined || served.health.port === port) continue;
-      for (const host of [...served.servers.keys()]) this.#end(served, host);
-      this.#served[family].delete(serviceKey);
-    }
+    const changed = new Map<ObjectKey, ServedService>();
     for (const health of changes) {
-      if (health.port === 0) continue;
-      const servedInFamily = this.#served[health.family];
-      const served = servedInFamily.get(health.serviceKey);
-      if (served !== undefined) {
-        served.health = health;
-        continue;
-      }
-      const started = { health, servers: new Map<string, Closable>() };
-      servedInFamily.set(health.serviceKey, started);
-      this.#listenOn(started);
+      const { family, serviceKey, port } = health;
+      const served = getOrCreate(this.#served, serviceKey, newService);
+      if (port === 0) served.health.delete(family);
+      else served.health.set(family, health);
+      changed.set(serviceKey, served);
+    }
+    // Close servers first: another Service may use their port now.
+    for (const [key, served] of changed) this.#endUnneeded(key, served);
+    for (const [key, served] of changed) {
+      if (served.health.size === 0) this.#served.delete(key);
+      else this.#listen(key, served);
     }
   }
 
   close(): void {
+    for (const { servers } of this.#served.values()) {
+      for (const family of IP_FAMILIES)
+        for (const server of servers[family].values()) server.close();
+    }
+    this.#served.clear();
+  }
+
+  /** Closes the servers whose address or port is no longer needed. */
+  #endUnneeded(serviceKey: ObjectKey, served: ServedService): void {
     for (const family of IP_FAMILIES) {
-      for (const { servers } of this.#served[family].values()) {
-        for (const server of servers.values()) server.close();
+      const port = answeringHealth(served, family)?.port;
+      for (const [host, server] of [...served.servers[family]]) {
+        if (server.port === port && this.#hosts[family].includes(host)) continue;
+        server.close();
+        served.servers[family].delete(host);
+        this.#options.onEnd(serviceKey, server.port, host);
       }
-      this.#served[family].clear();
     }
   }
 
-  #end({ health: { serviceKey, port }, servers }: ServedService, host: string): void {
-    servers.get(host)?.close();
-    servers.delete(host);
-    this.#options.onEnd(serviceKey, port, host);
-  }
-
-  #listenOn(served: ServedService): void {
-    const { serviceKey, family, port } = served.health;
-    const hosts = this.#hosts[family];
-    for (const host of [...served.servers.keys()]) {
-      if (!hosts.includes(host)) this.#end(served, host);
-    }
+  #listen(serviceKey: ObjectKey, served: ServedService): void {
     const { listen, isProxyHealthy, onBindFailure, onBindRecovery } = this.#options;
-    for (const host of hosts) {
-      if (served.servers.has(host)) continue;
-      const server = listen({
-        address: { host, port },
-        // Answer any path and any method, as in kube-proxy.
-        onRequest: (_request, response) =>
-          sendResponse(response, serviceResponse(served.health, isProxyHealthy())),
-        onFailure: (error) => onBindFailure(serviceKey, port, error, host),
-        onRecovery: () => onBindRecovery(serviceKey, port, host),
-      });
-      served.servers.set(host, server);
+    for (const family of IP_FAMILIES) {
+      const health = answeringHealth(served, family);
+      if (health === undefined) continue;
+      const { port } = health;
+      for (const host of this.#hosts[family]) {
+        if (served.servers[family].has(host)) continue;
+        const server = listen({
+          address: { host, port },
+          // Answer any path and any method, as in kube-proxy.
+          onRequest: (_request, response) => {
+            const current = answeringHealth(served, family) ?? health;
+            sendResponse(response, serviceResponse(current, isProxyHealthy()));
+          },
+          onFailure: (error) => onBindFailure(serviceKey, port, error, host),
+          onRecovery: () => onBindRecovery(serviceKey, port, host),
+        });
+        served.servers[family].set(host, { port, close: () => server.close() });
+      }
     }
   }
+}
+
+function newService(): ServedService {
+  return { health: new Map(), servers: { IPv4: new Map(), IPv6: new Map() } };
+}
+
+/**
+ * What the servers of a family answer. Undefined if the Service has that family and is not served in it, for example
+ * before the first sync of the family.
+ */
+function answeringHealth({ health }: ServedService, family: IpFamily): ServiceHealth | undefined {
+  const [any] = health.values();
+  return health.get(family) ?? (any?.isOnlyFamily === true ? any : undefined);
 }

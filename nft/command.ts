@@ -2,6 +2,7 @@
  * Runs the command nft, with which the agent declares tables, sets and chains. The agent writes elements and rules
  * over netlink, and with nft only when it replaces an incompatible table.
  */
+import { countOwnTransaction } from '../netlink/nftables/generation.ts';
 import { ProgramError, ProgramTimeoutError, runProgram } from '../process/run-program.ts';
 
 /**
@@ -53,10 +54,14 @@ export function nftCommand(timeout = TIMEOUT) {
   };
   return {
     /**
+     * @param script must change something, such as a base chain that it declares (see `countOwnTransaction`).
      * @throws NftError if nft refuses the script or cannot be run: nothing has changed.
      * @throws ProgramTimeoutError if nft was killed: either all changes are in force or none.
      */
-    run: (script: string) => nft([], script),
+    run: async (script: string) => {
+      await nft([], script);
+      countOwnTransaction();
+    },
     /**
      * Checks whether nft and the kernel accept the script; changes nothing.
      * @throws NftError if nft or the kernel refuses the script; ProgramTimeoutError if nft was killed.

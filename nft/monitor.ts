@@ -4,6 +4,7 @@
  */
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/core/address.ts';
+import { foreignTransactions } from '../netlink/nftables/generation.ts';
 import { openPortIds } from '../netlink/nftables/tables.ts';
 import type { NftNotification } from '../netlink/nftables/types.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
@@ -17,8 +18,13 @@ export interface TableOwner {
   readonly tables: readonly string[];
   /** Another program changed a table of this family. @param what description of the change, for the log. */
   onExternalChange(family: IpFamily, what: string): void;
-  /** The watch has started; from now on `onExternalChange` reports every change of this family. */
+  /** The watch has started; from now on `onExternalChange` reports every change of this family, unless notifications are lost. */
   onWatchStarted(family: IpFamily): void;
+  /**
+   * Other programs may have changed tables of this family without a notification: before the watch started, or when
+   * notifications were lost. The owner must compare its tables with the kernel, or write them again.
+   */
+  onMissedChanges(family: IpFamily): void;
   /** The watch cannot start; `onExternalChange` is never called. */
   onWatchFailed(error: unknown): void;
 }
@@ -36,38 +42,55 @@ const MAX_LOAD_WAIT_MS = 10_000;
  * Starts the watch for external changes when every registered owner has loaded its tables. While a
  * socket listens, the kernel takes twice as long for a load, and queues 4 KiB for each element, chain
  * and rule. Ten seconds after the first load, the watch starts even if another load has not ended.
+ * If another program has committed a transaction since the first owner was registered, owners
+ * compare their tables once.
  */
 export class NftMonitor {
   readonly #timers: Timers;
   readonly #watch: typeof watchNftables;
+  readonly #foreignTransactions: () => Promise<number | undefined>;
   readonly #owners: TableOwner[] = [];
   readonly #pendingLoads = new Set<Promise<void>>();
-  readonly #watchStarted = Promise.withResolvers<void>();
+  /** Resolves to whether other programs may have changed tables before the watch started. */
+  readonly #watchStarted = Promise.withResolvers<boolean>();
+  /** `foreignTransactions` before the first load. */
+  #before: Promise<number | undefined> | undefined;
   /** Timer that starts the watch; set when the first load has ended. */
   #deadline: unknown;
   #socket: ReturnType<typeof watchNftables> | undefined;
   /** What the transaction that is being read changed, by table. */
   readonly #changes = new Map<string, TableChange>();
   #isStartedOrClosed = false;
+  #isClosed = false;
 
-  /** @param watch opens the netlink socket; replaced in tests. */
-  constructor(timers: Timers, watch = watchNftables) {
+  /**
+   * @param watch opens the netlink socket; replaced in tests.
+   * @param count as `foreignTransactions`; replaced in tests.
+   */
+  constructor(timers: Timers, watch = watchNftables, count = foreignTransactions) {
     this.#timers = timers;
     this.#watch = watch;
+    // Without a count, changes may have been missed.
+    this.#foreignTransactions = () => count().catch(() => undefined);
   }
 
+  /** Call it before the owner reads or writes its tables. */
   register(owner: TableOwner): ReportLoaded {
     this.#owners.push(owner);
+    this.#before ??= this.#foreignTransactions();
     this.#watchStarted.promise.catch((error: unknown) => owner.onWatchFailed(error));
     const loads = new Map(owner.families.map((each) => [each, Promise.withResolvers<void>()]));
     for (const { promise } of loads.values()) this.waitForLoad(promise);
     return (family, after) => {
       const load = loads.get(family);
       if (!loads.delete(family)) return;
-      this.#deadline ??= this.#timers.set(() => this.#startWatch(), MAX_LOAD_WAIT_MS);
+      this.#deadline ??= this.#timers.set(() => void this.#startWatch(), MAX_LOAD_WAIT_MS);
       load?.resolve(after);
       this.#watchStarted.promise.then(
-        () => owner.onWatchStarted(family),
+        (hasMissedChanges) => {
+          owner.onWatchStarted(family);
+          if (hasMissedChanges) owner.onMissedChanges(family);
+        },
         () => {}, // `onWatchFailed` was called.
       );
     };
@@ -78,7 +101,7 @@ export class NftMonitor {
     this.#pendingLoads.add(load);
     void load.then(() => {
       this.#pendingLoads.delete(load);
-      if (this.#pendingLoads.size === 0 && this.#deadline !== undefined) this.#startWatch();
+      if (this.#pendingLoads.size === 0 && this.#deadline !== undefined) void this.#startWatch();
     });
   }
 
@@ -88,11 +111,12 @@ export class NftMonitor {
    */
   async close(): Promise<void> {
     this.#isStartedOrClosed = true;
+    this.#isClosed = true;
     this.#timers.clear(this.#deadline);
     await this.#socket?.close();
   }
 
-  #startWatch(): void {
+  async #startWatch(): Promise<void> {
     if (this.#isStartedOrClosed) return;
     this.#isStartedOrClosed = true;
     this.#timers.clear(this.#deadline);
@@ -103,16 +127,18 @@ export class NftMonitor {
         onChange: (change) => this.#collect(change),
         onOverrun: () => {
           this.#notifyOwners();
-          for (const owner of this.#owners) {
-            for (const family of owner.families)
-              owner.onExternalChange(family, 'nf_tables notifications were lost');
-          }
+          for (const owner of this.#owners)
+            for (const family of owner.families) owner.onMissedChanges(family);
         },
       });
-      this.#watchStarted.resolve();
     } catch (error) {
       this.#watchStarted.reject(error);
+      return;
     }
+    // Counted while the watch is open, so that each change is notified or counted.
+    const now = await this.#foreignTransactions();
+    const hasMissedChanges = now === undefined || now !== (await this.#before);
+    if (!this.#isClosed) this.#watchStarted.resolve(hasMissedChanges);
   }
 
   /** The kernel reports the rules of a deleted table first, then its chains, then the table. */

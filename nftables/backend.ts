@@ -93,6 +93,7 @@ export class NftBackend implements Backend {
   /** The first change by another program since the last full sync, for the log. */
   #externalChange: string | undefined;
   #onDrift = () => {};
+  #onMissedChanges = () => {};
   /** Number of elements in the kernel, by map. */
   #elementCounts = new Map<string, number>();
   #cleanupFailures = 0;
@@ -100,8 +101,7 @@ export class NftBackend implements Backend {
   readonly #plan: NftPlan;
   readonly #syncs = new SyncOverlap();
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
-  /** Whether nf_tables notifications report every external change to `onExternalChange`. */
-  watchesChanges = false;
+  #watchesChanges = false;
   /** Maps and base chains that do not always exist, and that the kernel is known to have. */
   #declared: ReadonlySet<string> = new Set();
 
@@ -143,6 +143,14 @@ export class NftBackend implements Backend {
 
   onDrift(callback: () => void): void {
     this.#onDrift = callback;
+  }
+
+  onMissedChanges(callback: () => void): void {
+    this.#onMissedChanges = callback;
+  }
+
+  get watchesChanges(): boolean {
+    return this.#watchesChanges;
   }
 
   async compare(
@@ -204,6 +212,18 @@ export class NftBackend implements Backend {
     if (this.#externalChange !== undefined) return;
     this.#externalChange = what;
     this.#onDrift();
+  }
+
+  /** From now on nf_tables notifications report each external change to `onExternalChange`. */
+  watchStarted(): void {
+    this.#watchesChanges = true;
+    // The loop ignores changes that were notified during its first sync.
+    if (this.#externalChange !== undefined) this.missedChanges();
+  }
+
+  /** Requests a full sync, because other programs may have changed the table without a notification. */
+  missedChanges(): void {
+    this.#onMissedChanges();
   }
 
   async #applyChanges(): Promise<number> {

@@ -64,6 +64,11 @@ export interface Backend {
    * calls `findDrift` at once.
    */
   onDrift?(callback: () => void): void;
+  /**
+   * Registers a callback that the backend calls when the kernel may hold external changes that it did not notify of.
+   * The proxier then requests a full sync.
+   */
+  onMissedChanges?(callback: () => void): void;
   /** Whether the kernel currently notifies the backend of all external changes, so that periodic resyncs can be rare. */
   readonly watchesChanges?: boolean;
   /**

@@ -119,6 +119,7 @@ export class Proxier {
       },
     });
     backend.onDrift?.(() => void loop.checkDrift());
+    backend.onMissedChanges?.(() => loop.resync());
     return loop;
   }
 

@@ -13,6 +13,8 @@ export interface ServiceHealth {
   readonly port: number;
   /** Number of ready endpoints of the family on this node; each address counts once. */
   readonly localEndpoints: number;
+  /** Whether the Service has no other family. */
+  readonly isOnlyFamily: boolean;
 }
 
 /**
@@ -37,7 +39,8 @@ export function serviceHealth(
     if (served === undefined) return [];
     const isAllPorts = served.match.kind !== 'port';
     const localEndpoints = countLocalReady(slices, family, isAllPorts, nodeName);
-    return [{ serviceKey, family, port: served.healthCheckNodePort, localEndpoints }];
+    const isOnlyFamily = ports.every((port) => port.family === family);
+    return [{ serviceKey, family, port: served.healthCheckNodePort, localEndpoints, isOnlyFamily }];
   });
 }
 

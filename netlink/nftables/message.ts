@@ -77,6 +77,7 @@ const NFTA_CHAIN_POLICY = 5;
 const NFTA_CHAIN_TYPE = 7;
 const NFTA_HOOK_HOOKNUM = 1;
 const NFTA_HOOK_PRIORITY = 2;
+const NFTA_GEN_ID = 1;
 const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_EXPRESSIONS = 4;
 const NFTA_RULE_USERDATA = 7;
@@ -123,6 +124,17 @@ export function tableRequest(table: NftTable): NetlinkRequest {
 /** Deletes a table with its content; must be sent in a transaction. @throws RangeError */
 export function deleteTableRequest(table: NftTable): NetlinkRequest {
   return nftRequest('DEL', 'table', table);
+}
+
+/** Requests the generation ID. */
+export function generationRequest(): NetlinkRequest {
+  return nfnetlinkRequest(messageType('GET', 'generation'), NFPROTO_UNSPEC, []);
+}
+
+/** Reads the generation ID in a reply to `generationRequest`. @throws MalformedMessage */
+export function readGeneration(message: NetlinkMessage): number | undefined {
+  if (!isNewMessage(message, 'generation')) return undefined;
+  return optionalNumber(readAttributes(message.payload, NFGENMSG_LENGTH), NFTA_GEN_ID, 4);
 }
 
 /** Requests a dump of the chains of all tables of a family. */

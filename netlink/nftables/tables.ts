@@ -12,11 +12,12 @@ import {
   NO_SUBSYSTEM_ERRNOS,
   undefinedOnErrno,
 } from '../core/error.ts';
-import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
-import { NetlinkSocket, withSocket } from '../core/socket.ts';
+import type { NetlinkMessage, NetlinkRequest, PackedMessages } from '../core/message.ts';
+import { NetlinkSocket, type RefusedMessage, withSocket } from '../core/socket.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import { elementKeyAttribute, visitElements } from './element.ts';
 import { deleteFlowtableRequest, flowtablesRequest, readFlowtable } from './flowtable.ts';
+import { countOwnTransaction, transactionQueue } from './generation.ts';
 import { IntervalJoiner, intervalsOf, type NftRawElement } from './interval.ts';
 import {
   chainsRequest,
@@ -85,13 +86,6 @@ const portIds = new Set<number>();
  */
 export const openPortIds: ReadonlySet<number> = portIds;
 
-/**
- * Serializes the transactions and dumps of this thread. A transaction for another table, such as
- * the table of the other IP family, would interrupt a dump. The kernel serializes the transactions
- * of a network namespace anyway.
- */
-const queue = new SerialQueue();
-
 /** The operations that read a table. */
 export type NftReader = Pick<
   NfTables,
@@ -126,7 +120,7 @@ export class NfTables {
     this.#family = family;
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
-    this.#queue = inBackground ? new SerialQueue() : queue;
+    this.#queue = inBackground ? new SerialQueue() : transactionQueue;
     this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER, inBackground });
     portIds.add(this.#socket.portId);
   }
@@ -170,15 +164,11 @@ export class NfTables {
    */
   async transact(operations: readonly NftOperation[]): Promise<void> {
     if (operations.every(isEmpty)) return;
-    const { name } = this.#table;
     const builder = new TransactionBuilder(this.#table);
-    const pack = async () => {
+    const refusal = await this.#commit(async () => {
       await builder.write(operations);
       return builder.writer.finish();
-    };
-    const [refusal] = await this.#queue.run(() =>
-      labelErrors(`nf_tables transaction in ${name}`, this.#socket.transaction(pack)),
-    );
+    });
     if (refusal !== undefined) throw builder.refusedError(refusal);
   }
 
@@ -299,7 +289,7 @@ export class NfTables {
   }
 
   /**
-   * Deletes chains (with their rules), sets, counters and flowtables. No other object may refer to them. Uses
+   * Deletes chains (with their rules), sets, counters and flowtables. No other object may refer to them. With sets uses
    * two transactions: before Linux 6.2 a chain cannot be deleted in the transaction that deletes a
    * map referring to it.
    * @throws NftRefusedError; NetlinkError if the outcome is unknown.
@@ -311,11 +301,12 @@ export class NfTables {
     flowtables: readonly string[],
   ): Promise<void> {
     const table = this.#table;
+    const flushes = chains.map((name) => flushChainRequest(table, name));
+    // Flushing empty chains alone would change nothing, and count as a transaction.
+    if (sets.length > 0)
+      await this.#send([...flushes, ...sets.map((name) => deleteSetRequest(table, name))]);
     await this.#send([
-      ...chains.map((name) => flushChainRequest(table, name)),
-      ...sets.map((name) => deleteSetRequest(table, name)),
-    ]);
-    await this.#send([
+      ...(sets.length > 0 ? [] : flushes),
       ...chains.map((name) => deleteChainRequest(table, name)),
       ...counters.map((name) => deleteCounterRequest(table, name)),
       ...flowtables.map((name) => deleteFlowtableRequest(table, name)),
@@ -339,11 +330,17 @@ export class NfTables {
     const { family, name } = this.#table;
     const writer = new TransactionWriter(family, name);
     for (const request of requests) writer.append(request);
-    const send = () => this.#socket.transaction(async () => writer.finish());
-    const [refusal] = await this.#queue.run(() =>
-      labelErrors(`nf_tables transaction in ${name}`, send()),
-    );
+    const refusal = await this.#commit(async () => writer.finish());
     if (refusal !== undefined) throw new NftRefusedError(refusal.error);
+  }
+
+  #commit(pack: () => Promise<PackedMessages>): Promise<RefusedMessage | undefined> {
+    const operation = `nf_tables transaction in ${this.#table.name}`;
+    return this.#queue.run(async () => {
+      const [refusal] = await labelErrors(operation, this.#socket.transaction(pack));
+      if (refusal === undefined) countOwnTransaction();
+      return refusal;
+    });
   }
 
   /** Fails pending operations with ECANCELED. */

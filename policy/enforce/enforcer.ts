@@ -7,10 +7,9 @@ import type { NftMonitor, ReportLoaded } from '../../nft/monitor.ts';
 import { Loop } from '../../sync/loop.ts';
 import type { Timers } from '../../sync/timers.ts';
 import type { FqdnContent, PolicyChange, PolicyState } from '../compile/change.ts';
-import { POLICY_TABLE, POLICY_TABLES } from '../compile/policy-table.ts';
+import { POLICY_TABLES } from '../compile/policy-table.ts';
 import type { PolicyBackend } from './backend.ts';
 import type { FamilyKernel, PolicyKernel } from './kernel.ts';
-import { isComplete } from './rebuild.ts';
 
 /** The desired state. */
 export interface PolicySource {
@@ -40,6 +39,10 @@ export interface EnforcerObserver {
    * @param isExternal Whether another program changed the table.
    */
   driftDetected(family: IpFamily, reason: string, isExternal: boolean): void;
+  /**
+   * Other programs may have changed the policy table without a notification. A full run follows.
+   */
+  missedChanges(family: IpFamily): void;
   /** External changes cannot be watched, so the enforcer does not repair them. */
   watchFailed(error: unknown): void;
 }
@@ -82,7 +85,12 @@ export class Enforcer {
       tables: POLICY_TABLES,
       onExternalChange: (family, reason) =>
         this.#families.get(family)?.backend.invalidate(reason, true),
-      onWatchStarted: (family) => void this.#checkTable(family),
+      onWatchStarted: () => {},
+      onMissedChanges: (family) => {
+        if (!this.#isStarted) return;
+        options.observer.missedChanges(family);
+        this.#families.get(family)?.loop.resync();
+      },
       onWatchFailed: (error) => options.observer.watchFailed(error),
     });
   }
@@ -171,23 +179,5 @@ export class Enforcer {
     }
     if (changes.length > 0) observer.compiled(timers.now() - start);
     for (const change of changes) this.#families.get(change.family)?.pending.push(change);
-  }
-
-  /**
-   * Detects that the table was deleted before the watch started, for example by
-   * `nft flush ruleset`.
-   */
-  async #checkTable(family: IpFamily): Promise<void> {
-    const enforcer = this.#families.get(family);
-    if (enforcer === undefined) return;
-    const { tables, backend } = enforcer;
-    try {
-      if (!(await isComplete(tables.main)))
-        backend.invalidate(`table ${POLICY_TABLE} is missing or incomplete`, true);
-    } catch (error) {
-      // Ignore the error after `stop`: reading fails because the sockets are closed.
-      if (this.#isStarted)
-        backend.invalidate(`cannot read table ${POLICY_TABLE}: ${String(error)}`);
-    }
   }
 }

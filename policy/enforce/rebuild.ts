@@ -135,7 +135,7 @@ export function replaceChainRules(chain: TableChain): NftOperation {
  * Whether a table has a commit marker, which shows that it was completely written.
  * @throws NetlinkError
  */
-export async function isComplete(table: RuleTable): Promise<boolean> {
+async function isComplete(table: RuleTable): Promise<boolean> {
   const chains = (await table.chains()) ?? [];
   return chains.includes(COMMIT_MARKER) || chains.includes(LEGACY_NAMES.commitMarker);
 }

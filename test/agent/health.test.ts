@@ -52,7 +52,10 @@ describe('health: health of the agent', () => {
       health.setNodeAddresses('IPv4', { addresses: ['127.0.0.1'], primary: [] });
       const serve = (healthPort: number) =>
         health.servicesChanged([
-          { serviceKey: 'default/web', family: 'IPv4', port: healthPort, localEndpoints: 1 },
+          {
+            ...{ serviceKey: 'default/web', family: 'IPv4', port: healthPort },
+            ...{ localEndpoints: 1, isOnlyFamily: true },
+          },
         ]);
       serve(port);
       await waitFor('it is reported', () => reported.length === 1);

@@ -192,6 +192,36 @@ exec iptables-nft-restore "$@"
       }
     }));
 
+  it('reports local ready endpoints in both families though the Service has one', async () => {
+    const port = 30_102;
+    for (const [clusterIP, family] of [
+      ['10.96.0.51', 4],
+      ['fd00:10:96::51', 6],
+    ] as const) {
+      await agent.apply([
+        serviceManifest('one', {
+          spec: {
+            type: 'LoadBalancer',
+            clusterIPs: [clusterIP],
+            externalTrafficPolicy: 'Local',
+            healthCheckNodePort: port,
+            ports: [{ port: 80 }],
+          },
+        }),
+        sliceManifest('one', family, [first(lab.pods)], { ports: HTTP }),
+      ]);
+      for (const address of nodeAddresses()) {
+        await expectAnswer(lab.client, address, port, {
+          code: 200,
+          body: { service: { namespace: 'default', name: 'one' }, localEndpoints: 1 },
+        });
+      }
+    }
+    await agent.apply([]);
+    for (const address of nodeAddresses())
+      await expectAnswer(lab.client, address, port, { code: 0, reason: 'ECONNREFUSED' });
+  });
+
   it('closes the health check node port of a Service that is no longer Local, for use by another Service', async () => {
     const pods = [first(lab.pods)];
     await agent.apply(services(pods));

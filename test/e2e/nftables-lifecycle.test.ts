@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { readFileSync } from 'node:fs';
 import { createLab, type Host, type Lab, PATIENCE, repeatUntil, waitFor } from '../lab/lab.ts';
 import { STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
+import { failingNft } from './failing-nft.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { portwideTables } from './nft-tables.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
@@ -15,7 +14,6 @@ const [VIP, VIP6] = VIPS;
 const [LISTED, LISTED6] = LISTED_VIPS;
 /** An hour, so that no test passes by a periodic resync: repairs happen on kernel notifications. */
 const FLAGS = [...AGENT_FLAGS, '--proxy-mode=nftables', '--nftables-sync-period=1h'];
-const NFT = '/usr/sbin/nft';
 const POD_PORTS = [8080, 8081, 8082, 8083];
 /** How often an agent is killed during churn: a start takes half a minute in an emulated kernel. */
 const KILLS = STOCK_KERNEL === undefined ? 8 : 2;
@@ -287,16 +285,8 @@ describe('life cycle of an agent on nftables', () => {
   it('repairs external changes in one family while the other cannot be written', async () => {
     await agent.stop();
     await lab.node.exec('nft', ['flush', 'ruleset']);
-    const commands = mkdtempSync(join(tmpdir(), 'portwide-commands-'));
-    // In its own process, because the agent recognizes its own changes by the process id.
-    const script = `#!/bin/sh
-      [ "$1" = --version ] && exec ${NFT} "$@"
-      cat > ${commands}/$$
-      grep -q 'table ip6 portwide {' ${commands}/$$ && { echo 'failing on demand' >&2; exit 1; }
-      [ "$1" = --check ] && exec ${NFT} --check -f ${commands}/$$
-      exec ${NFT} -f ${commands}/$$`;
-    writeFileSync(join(commands, 'nft'), script, { mode: 0o755 });
-    const own = new Agent(lab, { env: { PATH: `${commands}:${process.env.PATH}` } });
+    const commands = failingNft();
+    const own = new Agent(lab, { env: commands.env });
     try {
       own.write('objects', services(pods(0)));
       own.launch(FLAGS);
@@ -314,7 +304,7 @@ describe('life cycle of an agent on nftables', () => {
       assert.ok(own.log.some(({ msg }) => /fail/.test(msg)));
     } finally {
       await own.destroy();
-      rmSync(commands, { recursive: true, force: true });
+      commands.remove();
     }
   });
 

@@ -10,7 +10,8 @@ const health = (
   port: number,
   localEndpoints = 1,
   family: IpFamily = 'IPv4',
-): ServiceHealth => ({ serviceKey, family, port, localEndpoints });
+  isOnlyFamily = false,
+): ServiceHealth => ({ serviceKey, family, port, localEndpoints, isOnlyFamily });
 
 /** Servers that only log when they are opened and closed, one line each. */
 function build() {
@@ -91,6 +92,33 @@ describe('health-check-servers: servers of health check node ports', () => {
     assert.deepEqual(
       done(() => servers.update([health('a/b', 0, 0, 'IPv6')])),
       ['close :: 30001'],
+    );
+  });
+
+  it('answers in both families for a Service with one', () => {
+    const { servers, done } = everywhere();
+    const only = (port: number) =>
+      done(() => servers.update([health('a/b', port, 1, 'IPv6', true)]));
+    assert.deepEqual(only(30_001), ['open 0.0.0.0 30001', 'open :: 30001']);
+    assert.deepEqual(only(30_002), [
+      'close 0.0.0.0 30001',
+      'close :: 30001',
+      'open 0.0.0.0 30002',
+      'open :: 30002',
+    ]);
+    // The Service gets another family, which has not been synced.
+    assert.deepEqual(
+      done(() => servers.update([health('a/b', 30_002, 1, 'IPv6')])),
+      ['close 0.0.0.0 30002'],
+    );
+    assert.deepEqual(only(30_002), ['open 0.0.0.0 30002']);
+    assert.deepEqual(
+      done(() => servers.setAddresses('IPv4', ['192.0.2.1'])),
+      ['close 0.0.0.0 30002', 'open 192.0.2.1 30002'],
+    );
+    assert.deepEqual(
+      done(() => servers.update([health('a/b', 0, 0, 'IPv6', true)])),
+      ['close 192.0.2.1 30002', 'close :: 30002'],
     );
   });
 

@@ -188,6 +188,7 @@ describe('response: a health check node port', () => {
         family: 'IPv4',
         port: 30_000,
         localEndpoints,
+        isOnlyFamily: false,
       } as const;
       assert.deepEqual(serviceResponse(health, healthy), {
         code,

@@ -14,7 +14,9 @@ function start(failure?: Error) {
   const timers = new FakeTimers();
   const sockets: NftWatchOptions[] = [];
   let closed = 0;
-  const monitor = new NftMonitor(timers, (options) => {
+  /** Transactions of other programs; an error if they cannot be counted. */
+  const foreign: { transactions: number | Error } = { transactions: 0 };
+  const open = (options: NftWatchOptions) => {
     if (failure !== undefined) throw failure;
     sockets.push(options);
     return {
@@ -22,6 +24,11 @@ function start(failure?: Error) {
         closed += 1;
       },
     };
+  };
+  const monitor = new NftMonitor(timers, open, async () => {
+    const { transactions } = foreign;
+    if (transactions instanceof Error) throw transactions;
+    return transactions;
   });
   const log: string[] = [];
   const owner = (...tables: string[]): TableOwner => ({
@@ -29,6 +36,7 @@ function start(failure?: Error) {
     tables,
     onExternalChange: (family, what) => log.push(`${tables[0]} ${family}: ${what}`),
     onWatchStarted: (family) => log.push(`${tables[0]} ${family} watch started`),
+    onMissedChanges: (family) => log.push(`${tables[0]} ${family} missed changes`),
     onWatchFailed: (error) => log.push(`${tables[0]} ${error}`),
   });
   const change = (notification: Partial<NftNotification>) =>
@@ -41,7 +49,7 @@ function start(failure?: Error) {
       portId: 7,
       ...notification,
     });
-  return { timers, sockets, monitor, log, owner, change, closed: () => closed };
+  return { timers, sockets, monitor, foreign, log, owner, change, closed: () => closed };
 }
 
 describe('monitor: watch of nf_tables', () => {
@@ -163,11 +171,11 @@ describe('monitor: watch of nf_tables', () => {
       'a IPv4: table ip a-guard was deleted',
       'a IPv4: table ip a was deleted',
       'a IPv4: table ip a was deleted',
-      'a IPv4: nf_tables notifications were lost',
+      'a IPv4 missed changes',
     ]);
   });
 
-  it('reports an external change to every owner when notifications were lost', async () => {
+  it('reports missed changes to every owner when notifications were lost', async () => {
     const { monitor, log, owner, sockets } = start();
     const [a, b] = [
       monitor.register({ ...owner('a'), families: ['IPv6'] }),
@@ -180,10 +188,47 @@ describe('monitor: watch of nf_tables', () => {
     log.length = 0;
     sockets[0]?.onOverrun(new Error('ENOBUFS'));
     assert.deepEqual(log, [
-      'a IPv6: nf_tables notifications were lost',
-      'b IPv4: nf_tables notifications were lost',
-      'b IPv6: nf_tables notifications were lost',
+      'a IPv6 missed changes',
+      'b IPv4 missed changes',
+      'b IPv6 missed changes',
     ]);
+  });
+
+  for (const [what, before, after] of [
+    ['another program committed a transaction', 0, 1],
+    ['transactions cannot be counted', new Error('EPERM'), new Error('EPERM')],
+  ] as const) {
+    it(`reports missed changes of each family when ${what} before the watch started`, async () => {
+      const { timers, foreign, monitor, log, owner } = start();
+      foreign.transactions = before;
+      const loaded = monitor.register(owner('a'));
+      await nextTurn();
+      foreign.transactions = after;
+      loaded('IPv4');
+      timers.advance(LOADING);
+      await nextTurn();
+      // Counted when the watch started.
+      foreign.transactions = 2;
+      loaded('IPv6');
+      await nextTurn();
+      assert.deepEqual(
+        log,
+        ['IPv4', 'IPv6'].flatMap((family) => [
+          `a ${family} watch started`,
+          `a ${family} missed changes`,
+        ]),
+      );
+    });
+  }
+
+  it('reports nothing after close, though the watch was starting', async () => {
+    const { monitor, foreign, log, owner } = start();
+    const loaded = monitor.register({ ...owner('a'), families: ['IPv4'] });
+    foreign.transactions = 1;
+    loaded('IPv4');
+    await monitor.close();
+    await nextTurn();
+    assert.deepEqual(log, []);
   });
 
   it('calls onWatchFailed of every owner once when the socket fails, and does not retry', async () => {

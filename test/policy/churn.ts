@@ -234,6 +234,7 @@ export const churn = {
         applied: end,
         failed: (family, error) => log.push(`${family} failed ${String(error)}`),
         driftDetected: (family, what) => log.push(`${family} drift ${what}`),
+        missedChanges: () => {},
         watchFailed: (error) => log.push(`watch failed ${String(error)}`),
       },
     });

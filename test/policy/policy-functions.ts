@@ -338,6 +338,7 @@ export const policy = {
         applied: (family, isFull) => enforcerLog.push(`${family} ${isFull ? 'all' : 'change'}`),
         failed: (family, error) => enforcerLog.push(`${family} failed ${String(error)}`),
         driftDetected: (family, what) => enforcerLog.push(`${family} drift ${what}`),
+        missedChanges: () => {},
         watchFailed: (error) => enforcerLog.push(`watch failed ${String(error)}`),
       },
     });

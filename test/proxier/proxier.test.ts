@@ -192,7 +192,7 @@ describe('proxier: Services of a sync', () => {
 
 describe('proxier: health check node ports in one family', () => {
   const health = (serviceKey: string, localEndpoints: number) =>
-    ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints }) as const;
+    ({ serviceKey, family: 'IPv4', port: 30_001, localEndpoints, isOnlyFamily: false }) as const;
   const setUp = () => {
     const backend = new FakeBackend('IPv4');
     const family = new FamilyProxier(backend, { deleteStale: () => Promise.resolve(0) });

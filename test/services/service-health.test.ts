@@ -37,6 +37,7 @@ function answers(
   );
   return serviceHealth(object.key, ports, refused, slices, 'node-a').map((health) => {
     assert.equal(health.serviceKey, object.key);
+    assert.equal(health.isOnlyFamily, object.clusterIPs.length === 1);
     return `${health.family}:${health.port}:${health.localEndpoints}`;
   });
 }

@@ -21,6 +21,7 @@ const observer = {
   applied: () => {},
   failed: () => {},
   driftDetected: () => {},
+  missedChanges: () => {},
   watchFailed: () => {},
 };
 

@@ -28,10 +28,12 @@ function start() {
   ];
   staging.otherTables = [main];
   const sockets: NftWatchOptions[] = [];
-  const monitor = new NftMonitor(timers, (options) => {
+  const open = (options: NftWatchOptions) => {
     sockets.push(options);
     return { close: async () => {} };
-  });
+  };
+  const foreign = { transactions: 0 };
+  const monitor = new NftMonitor(timers, open, async () => foreign.transactions);
   const log: string[] = [];
   let changes: PolicyChange[] = [];
   const kernel = new PolicyKernel({
@@ -61,6 +63,7 @@ function start() {
       applied: (_, isFull) => log.push(isFull ? 'all' : 'change'),
       failed: (_, error) => log.push(String(error)),
       driftDetected: (_, what) => log.push(what),
+      missedChanges: () => log.push('missed changes'),
       watchFailed: (error) => log.push(String(error)),
     },
     timers,
@@ -75,7 +78,7 @@ function start() {
     enforcer.changed();
   };
   const isWhole = () => main.chains.has('commit-marker') && main.sets.get('peers')?.size === 1;
-  return { enforcer, monitor, main, staging, sockets, log, pass, change, isWhole };
+  return { enforcer, monitor, foreign, main, staging, sockets, log, pass, change, isWhole };
 }
 
 describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
@@ -142,22 +145,41 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     assert.deepEqual(log, ['all', lost, 'all', lost, 'all']);
   });
 
-  it('rewrites the table when it was deleted before the watch started', async () => {
-    const { enforcer, monitor, main, log, pass, isWhole } = start();
+  it('rewrites the table when another program committed before the watch started', async () => {
+    const { enforcer, monitor, foreign, main, log, pass, isWhole } = start();
     const load = Promise.withResolvers<void>();
     monitor.waitForLoad(load.promise);
     enforcer.start();
     await pass(0);
     main.clear();
+    foreign.transactions += 1;
     await pass(0);
     assert.ok(!isWhole());
     load.resolve();
     await pass(0);
     await pass(0);
-    assert.deepEqual(
-      [log, isWhole()],
-      [['all', `table ${POLICY_TABLE} is missing or incomplete`, 'all'], true],
-    );
+    assert.deepEqual([log, isWhole()], [['all', 'missed changes', 'all'], true]);
+  });
+
+  it('rewrites the table when notifications were lost, but writes nothing before its start', async () => {
+    const { enforcer, monitor, sockets, log, pass } = start();
+    monitor.register({
+      families: [FAMILY],
+      tables: [],
+      onExternalChange: () => {},
+      onWatchStarted: () => {},
+      onMissedChanges: () => {},
+      onWatchFailed: () => {},
+    })(FAMILY);
+    await pass(10_000);
+    sockets[0]?.onOverrun(new Error('ENOBUFS'));
+    await pass(1000);
+    assert.deepEqual(log, []);
+    enforcer.start();
+    await pass(0);
+    sockets[0]?.onOverrun(new Error('ENOBUFS'));
+    await pass(1000);
+    assert.deepEqual(log, ['all', 'missed changes', 'all']);
   });
 
   it('rewrites the table after a change that the kernel refused', async () => {

@@ -86,6 +86,7 @@ const functions = {
         },
         failed: (family, error) => say(`failed ${family}`)(error),
         driftDetected: say('drift'),
+        missedChanges: () => {},
         watchFailed: say('watch failed'),
       },
       timers: systemTimers,
