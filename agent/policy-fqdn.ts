@@ -3,7 +3,9 @@ import type { Logger } from 'pino';
 import type { RunOptions } from '../config/settings.ts';
 import type { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { FQDN_CACHE_DEFAULTS } from '../policy/fqdn/cache.ts';
-import { DnsSnooper } from '../policy/fqdn/dns-snooper.ts';
+import { DnsSnooper, type DnsSnooperObserver } from '../policy/fqdn/dns-snooper.ts';
+import type { DebugLog } from '../process/log.ts';
+import { RepeatedFailures } from '../process/repeated-failures.ts';
 import type { ObjectSink } from '../sources/source.ts';
 import { systemTimers } from '../sync/timers.ts';
 
@@ -20,36 +22,48 @@ export function createDnsSnooper(
 ): DnsSnooper {
   const snooper = new DnsSnooper({
     store,
-    observer: {
-      addFailed: (err) => log.warn({ err }, 'cannot allow the resolved addresses of a domain name'),
-      removeFailed: (err) => log.warn({ err }, 'cannot remove evicted addresses of domain names'),
-      queueFailed: (err) =>
-        log.error(
-          { err },
-          'cannot queue DNS responses; domain names in policies match no new addresses',
-        ),
-      answersForged: (count) =>
-        log.warn(
-          { count, effect: 'their addresses stay denied' },
-          'DNS responses arrived on another interface than the route back to the resolver',
-        ),
-      threadFailed: (err) =>
-        log.error(
-          { err, effect: 'domain names in policies match no new addresses until the restart' },
-          'thread that reads DNS responses failed; restarting it',
-        ),
-      packetFailed: (err) =>
-        log.error(
-          { err, effect: 'its addresses may be missing from domain names in policies' },
-          'cannot inspect a DNS packet',
-        ),
-    },
+    observer: createSnooperObserver(log),
     timers: systemTimers,
     cache: { ...FQDN_CACHE_DEFAULTS, floor: options.fqdnTtlFloor, cap: options.fqdnTtlCap },
   });
   snooper.prestart();
   snooper.setResolvers(new Set(options.fqdnResolvers));
   return snooper;
+}
+
+/**
+ * Logs failures. DNS messages can cause some of them many times a second; the others come after a
+ * backoff.
+ */
+export function createSnooperObserver(log: DebugLog, now?: () => number): DnsSnooperObserver {
+  const failures = new RepeatedFailures(log, now);
+  return {
+    addFailed: (err) =>
+      failures.failed('add', { err }, 'cannot allow the resolved addresses of a domain name'),
+    removeFailed: (err) =>
+      failures.failed('remove', { err }, 'cannot remove evicted addresses of domain names'),
+    queueFailed: (err) =>
+      log.error(
+        { err },
+        'cannot queue DNS responses; domain names in policies match no new addresses',
+      ),
+    answersForged: (count) =>
+      log.warn(
+        { count, effect: 'their addresses stay denied' },
+        'DNS responses arrived on another interface than the route back to the resolver',
+      ),
+    threadFailed: (err) =>
+      log.error(
+        { err, effect: 'domain names in policies match no new addresses until the restart' },
+        'thread that reads DNS responses failed; restarting it',
+      ),
+    packetFailed: (err) =>
+      failures.failed(
+        'packet',
+        { err, effect: 'its addresses may be missing from domain names in policies' },
+        'cannot inspect a DNS packet',
+      ),
+  };
 }
 
 /** A sink that makes the snooper trust the cluster IPs of the cluster's DNS Service. */

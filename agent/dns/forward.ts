@@ -8,6 +8,8 @@ import { formatResolver } from '../../dns/resolver-address.ts';
 import { RELOAD_PERIOD, ResolverList } from '../../dns/resolver-list.ts';
 import type { DnsMetrics } from '../../metrics/dns.ts';
 import { UserError } from '../../process/errors.ts';
+import type { DebugLog } from '../../process/log.ts';
+import { RepeatedFailures } from '../../process/repeated-failures.ts';
 
 /**
  * Creates the forwarder, with its cache and its upstream resolvers.
@@ -43,11 +45,7 @@ export async function createForwarding(
     random: Math.random,
   });
   const { forwarding } = metrics;
-  const failing = new Set<string>();
-  const recovered = (resolver: Resolver) => {
-    const name = formatResolver(resolver);
-    if (failing.delete(name)) log.info({ resolver: name }, 'upstream resolver answers again');
-  };
+  const resolverLog = logResolvers(log);
   const forwarder = new Forwarder({
     resolvers,
     cache,
@@ -55,23 +53,39 @@ export async function createForwarding(
     observer: {
       answered: (resolver, rcode, seconds) => {
         forwarding.answered(resolver, rcode, seconds);
-        recovered(resolver);
+        resolverLog.answered(resolver);
       },
       failed: (resolver, error) => {
         forwarding.failed(resolver, error.code);
-        const name = formatResolver(resolver);
-        if (failing.has(name)) return;
-        failing.add(name);
-        log.warn({ resolver: name, err: error }, 'upstream resolver does not answer');
+        resolverLog.failed(resolver, error);
       },
       rejected: forwarding.rejected,
       probeFailed: forwarding.probeFailed,
-      probeAnswered: recovered,
+      probeAnswered: resolverLog.answered,
       allDown: forwarding.allDown,
     },
   });
   reloadPeriodically(list);
   return { forwarder, cache };
+}
+
+/**
+ * Logs whether resolvers answer. Clients decide what resolvers are asked: one that answers probes but
+ * not every query would fill the log.
+ * @param now Monotonic clock in milliseconds.
+ */
+export function logResolvers(log: DebugLog, now?: () => number) {
+  const failures = new RepeatedFailures(log, now);
+  return {
+    answered: (of: Resolver) => {
+      const resolver = formatResolver(of);
+      failures.succeeded(resolver, { resolver }, 'upstream resolver answers again');
+    },
+    failed: (of: Resolver, err: Error) => {
+      const resolver = formatResolver(of);
+      failures.failed(resolver, { resolver, err }, 'upstream resolver does not answer');
+    },
+  };
 }
 
 /** Reloads the files that list resolvers, until the process exits. */
