@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
+import { type DnsProcess, startDns } from '../e2e/dns-server.ts';
+import { ApiFeed } from '../e2e/feed.ts';
+import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
-import { type DnsProcess, startDns } from './dns-server.ts';
-import { ApiFeed } from './feed.ts';
-import { type Manifest, serviceManifest } from './manifests.ts';
 
 const SLICES = 1000;
 const PER_SLICE = 100;

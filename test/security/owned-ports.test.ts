@@ -3,12 +3,12 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
+import { ALL_PORTS, addressedPod, type Manifest, sliceManifest } from '../e2e/manifests.ts';
+import { answered, World } from '../e2e/scenarios/scenario.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
-import { ApiFeed } from './feed.ts';
-import { ALL_PORTS, addressedPod, type Manifest, sliceManifest } from './manifests.ts';
-import { answered, World } from './scenarios/scenario.ts';
+import { AdmittedFeed } from './admitted-feed.ts';
 
 const ALL_UDP = {
   'portwide.dev/owned-ports': '1-65535/UDP',
@@ -30,7 +30,7 @@ for (const [title, extra] of [
     // The waits below add up on a busy machine.
     this.timeout(240_000);
     let lab: Lab;
-    let feed: ApiFeed;
+    let feed: AdmittedFeed;
     let agent: Agent;
     let directory: string;
     let socket: string;
@@ -41,7 +41,7 @@ for (const [title, extra] of [
       lab = await createLab({ pods: 3, remotePods: 0 });
       await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
       await lab.client.serve({ protocol: 'UDP', port: 9000 });
-      feed = await ApiFeed.start(lab);
+      feed = await AdmittedFeed.start(lab);
       agent = new Agent(lab, { feed, syncs: 2 });
       await agent.start([
         ...AGENT_FLAGS,

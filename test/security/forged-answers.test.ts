@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict';
 import packet from 'dns-packet';
-import type { Child } from '../../child.ts';
-import { type Host, waitFor } from '../../lab/lab.ts';
-import type { AgentFunctions } from './agent.ts';
-import { type Asked, addressOf, type ServerFunctions } from './dns-server.ts';
-import { createFqdnLab, type FqdnLab, PORT, VIP } from './fqdn-lab.ts';
-import type { Flow } from './packets.ts';
-import type { SpooferFunctions } from './spoofer.ts';
+import type { Child } from '../child.ts';
+import { type Host, waitFor } from '../lab/lab.ts';
+import type { AgentFunctions } from '../policy/fqdn/agent.ts';
+import { type Asked, addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
+import { createFqdnLab, type FqdnLab, PORT, VIP } from '../policy/fqdn/fqdn-lab.ts';
+import type { Flow } from '../policy/fqdn/packets.ts';
+import type { SpooferFunctions } from '../policy/fqdn/spoofer.ts';
 
 const REMOTE_PODS = ['10.244.2.0', '10.244.2.255', 'fd00:10:244:2::', 'fd00:10:244:2::ffff'];
 

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
-import type { Child } from '../../child.ts';
-import { type Host, waitFor } from '../../lab/lab.ts';
-import type { AgentFunctions } from './agent.ts';
-import { addressOf } from './dns-server.ts';
-import { createFqdnLab, type FqdnLab, PORT, VIP } from './fqdn-lab.ts';
+import type { Child } from '../child.ts';
+import { type Host, waitFor } from '../lab/lab.ts';
+import type { AgentFunctions } from '../policy/fqdn/agent.ts';
+import { addressOf } from '../policy/fqdn/dns-server.ts';
+import { createFqdnLab, type FqdnLab, PORT, VIP } from '../policy/fqdn/fqdn-lab.ts';
 
 /** SIGSTOP stops all threads of the process, like a debugger, a frozen cgroup or swapping. */
 describe('dns-snooper: a stopped agent', () => {

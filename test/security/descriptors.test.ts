@@ -3,9 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { ResultPromise } from 'execa';
+import { Agent, PAGE_ADDRESS, PAGE_FLAGS } from '../e2e/agent.ts';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { Agent, PAGE_ADDRESS, PAGE_FLAGS } from './agent.ts';
 
 const OPEN_FILES = 600;
 const FLOOD = 1500;
