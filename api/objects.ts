@@ -60,6 +60,15 @@ export interface LoadBalancerIngress {
   readonly ipMode: 'VIP' | 'Proxy';
 }
 
+/** Addresses of a Service that could not be read, or not as written. The others are served. */
+export interface AddressProblems {
+  /** As `field: message`. */
+  readonly warnings: readonly string[];
+  readonly hasUnreadableExternalIP: boolean;
+  /** Sources that the range would let in are unknown, and none are let in for it. */
+  readonly hasUnreadableSourceRange: boolean;
+}
+
 export interface Service {
   readonly kind: 'Service';
   readonly key: ObjectKey;
@@ -101,6 +110,8 @@ export interface Service {
    * none.
    */
   readonly unknownAnnotations?: readonly string[];
+  /** Absent if all addresses could be read. */
+  readonly addressProblems?: AddressProblems;
   readonly externalIPs: readonly string[];
   readonly loadBalancerIngress: readonly LoadBalancerIngress[];
   /** Canonical CIDRs. */
