@@ -43,7 +43,6 @@ export type ObjectKey = string;
 
 export type ServiceType = 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
 export type TrafficPolicy = 'Cluster' | 'Local';
-export type TrafficDistribution = 'PreferClose' | 'PreferSameZone' | 'PreferSameNode';
 
 export interface ServicePort {
   /** Empty for an unnamed port, which is valid only when the Service has a single port. */
@@ -123,7 +122,6 @@ export interface Service {
    * Session affinity timeout in seconds (`sessionAffinity: ClientIP`); 0 without session affinity.
    */
   readonly affinitySeconds: number;
-  readonly trafficDistribution: TrafficDistribution | undefined;
   /**
    * Whether label `service.kubernetes.io/service-proxy-name` is set: another proxy serves this
    * Service.

@@ -15,7 +15,6 @@ import {
   type Service,
   type ServicePort,
   type ServiceType,
-  type TrafficDistribution,
   type TrafficPolicy,
 } from './objects.ts';
 import { OWNED_PORTS_ANNOTATION, PORTS_PER_POD_ANNOTATION } from './owned-ports.ts';
@@ -47,11 +46,6 @@ import { readTexts } from './read-selector.ts';
 
 const TYPES: readonly ServiceType[] = ['ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName'];
 const POLICIES: readonly TrafficPolicy[] = ['Cluster', 'Local'];
-const DISTRIBUTIONS: readonly TrafficDistribution[] = [
-  'PreferClose',
-  'PreferSameZone',
-  'PreferSameNode',
-];
 const NO_CLUSTER_IP: readonly SpecialRange[] = [
   'unspecified',
   'loopback',
@@ -132,7 +126,6 @@ export function readService(raw: unknown): Service {
     ),
     healthCheckNodePort: readOptionalInteger(child(spec, 'healthCheckNodePort'), 0, 65535) ?? 0,
     affinitySeconds: readAffinity(spec),
-    trafficDistribution: readDistribution(child(spec, 'trafficDistribution')),
     otherProxy: hasLabel(metadata, 'service.kubernetes.io/service-proxy-name'),
     headlessLabel: hasLabel(metadata, 'service.kubernetes.io/headless'),
   };
@@ -267,15 +260,6 @@ function readAffinity(spec: ObjectField): number {
   const clientIP = child(child(spec, 'sessionAffinityConfig'), 'clientIP');
   const seconds = readOptionalInteger(child(clientIP, 'timeoutSeconds'), 1, MAX_AFFINITY_SECONDS);
   return seconds ?? AFFINITY_SECONDS;
-}
-
-/**
- * Reads the traffic distribution. Ignores an unknown value of a later API version, because the
- * field is only a preference.
- */
-function readDistribution(field: ObjectField): TrafficDistribution | undefined {
-  const value = readOptionalString(field);
-  return DISTRIBUTIONS.find((known) => known === value);
 }
 
 /** The annotations of owned ports, as far as the Service has them: few Services do. */

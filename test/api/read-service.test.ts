@@ -38,7 +38,6 @@ describe('read-service: reading a Service', () => {
       internalTrafficPolicy: 'Cluster',
       healthCheckNodePort: 0,
       affinitySeconds: 0,
-      trafficDistribution: undefined,
       otherProxy: false,
       headlessLabel: false,
     } satisfies Service);
@@ -62,7 +61,6 @@ describe('read-service: reading a Service', () => {
           internalTrafficPolicy: 'Local',
           healthCheckNodePort: 31000,
           sessionAffinity: 'ClientIP',
-          trafficDistribution: 'PreferSameNode',
         },
         {
           metadata: {
@@ -107,7 +105,6 @@ describe('read-service: reading a Service', () => {
       internalTrafficPolicy: 'Local',
       healthCheckNodePort: 31000,
       affinitySeconds: 10800,
-      trafficDistribution: 'PreferSameNode',
       otherProxy: true,
       headlessLabel: true,
     } satisfies Service);
@@ -185,11 +182,6 @@ describe('read-service: reading a Service', () => {
       'an unknown ingress mode, as Proxy',
       raw({}, ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' })),
       { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'Proxy' }] },
-    ],
-    [
-      'an unknown traffic distribution',
-      raw({ trafficDistribution: 'PreferMoon' }),
-      { trafficDistribution: undefined },
     ],
     ['unknown fields', raw({ newField: { a: [1] }, ports: [{ port: 1, new: 1 }] }), {}],
     [
