@@ -19,6 +19,15 @@ export function canonicalAddress(text: string): string | undefined {
 }
 
 /**
+ * The text without leading zeros in the decimal parts of an IPv4 address or CIDR, as Go's ParseIPSloppy and
+ * ParseCIDRSloppy read it. API servers accepted and stored such text before Go 1.17, and kube-proxy still serves it.
+ * Only for fields of Services and EndpointSlices: other parsers read octal numbers (CVE-2021-29923).
+ */
+export function withoutLeadingZeros(text: string): string {
+  return /^\d+(\.\d+){3}(\/|$)/.test(text) ? text.replaceAll(/(?<!\d)0+(?=\d)/g, '') : text;
+}
+
+/**
  * Canonical text of a CIDR with the host bits cleared, as the kernel stores it.
  * @returns undefined when the text is not a CIDR.
  */

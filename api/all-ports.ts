@@ -183,7 +183,7 @@ export function portScheme(service: Service, features: PortFeatures): PortScheme
       `no cluster IP is set, and ${needsVip}; in a manifest, set spec.clusterIP`,
     );
   }
-  if (service.externalIPs.length > 0) {
+  if (service.externalIPs.length > 0 || service.addressProblems?.hasUnreadableExternalIP) {
     refuse('ExternalIPs', 'spec.externalIPs', 'external IPs cannot be served on all ports');
   }
   if (byField && service.ports.length > 0) {

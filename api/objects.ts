@@ -54,7 +54,6 @@ export function isSameNamespace(a: ObjectKey, b: ObjectKey): boolean {
 
 export type ServiceType = 'ClusterIP' | 'NodePort' | 'LoadBalancer' | 'ExternalName';
 export type TrafficPolicy = 'Cluster' | 'Local';
-export type TrafficDistribution = 'PreferClose' | 'PreferSameZone' | 'PreferSameNode';
 
 export interface ServicePort {
   /** Empty for an unnamed port, which is valid only when the Service has a single port. */
@@ -69,6 +68,15 @@ export interface LoadBalancerIngress {
   readonly ip: string;
   /** Proxy: the load balancer rewrites the destination, so nodes must not capture the address. */
   readonly ipMode: 'VIP' | 'Proxy';
+}
+
+/** Addresses of a Service that could not be read, or not as written. The others are served. */
+export interface AddressProblems {
+  /** As `field: message`. */
+  readonly warnings: readonly string[];
+  readonly hasUnreadableExternalIP: boolean;
+  /** Sources that the range would let in are unknown, and none are let in for it. */
+  readonly hasUnreadableSourceRange: boolean;
 }
 
 export interface Service {
@@ -112,6 +120,8 @@ export interface Service {
    * none.
    */
   readonly unknownAnnotations?: readonly string[];
+  /** Absent if all addresses could be read. */
+  readonly addressProblems?: AddressProblems;
   readonly externalIPs: readonly string[];
   readonly loadBalancerIngress: readonly LoadBalancerIngress[];
   /** Canonical CIDRs. */
@@ -123,7 +133,6 @@ export interface Service {
    * Session affinity timeout in seconds (`sessionAffinity: ClientIP`); 0 without session affinity.
    */
   readonly affinitySeconds: number;
-  readonly trafficDistribution: TrafficDistribution | undefined;
   /**
    * Whether label `service.kubernetes.io/service-proxy-name` is set: another proxy serves this
    * Service.

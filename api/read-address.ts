@@ -5,6 +5,7 @@ import {
   familyOf,
   type SpecialRange,
   specialRange,
+  withoutLeadingZeros,
 } from './addresses.ts';
 import { describeValue, fail, type ObjectField, readString } from './read-field.ts';
 
@@ -23,9 +24,18 @@ export const ALL_SPECIAL: readonly SpecialRange[] = [
  * @throws InvalidObject
  */
 export function readAddress(field: ObjectField, refused: readonly SpecialRange[]): string {
-  const value = readString(field);
+  return addressOf(field, readString(field), refused);
+}
+
+/** Reads an IP address like `readAddress`, but ignores leading zeros, see `withoutLeadingZeros`. */
+export function readSloppyAddress(field: ObjectField, refused: readonly SpecialRange[]): string {
+  return addressOf(field, withoutLeadingZeros(readString(field)), refused);
+}
+
+function addressOf(field: ObjectField, value: string, refused: readonly SpecialRange[]): string {
   const canonical = canonicalAddress(value);
-  if (canonical === undefined) fail(field, `must be an IP address, not ${describeValue(value)}`);
+  if (canonical === undefined)
+    fail(field, `must be an IP address, not ${describeValue(field.value)}`);
   const range = specialRange(canonical);
   if (range !== undefined && refused.includes(range)) {
     fail(field, `must not be the ${range} address ${canonical}`);
@@ -46,6 +56,11 @@ export function readCidr(field: ObjectField): string {
 /** Reads a CIDR like `readCidr`, but ignores white space around the CIDR. */
 export function readTrimmedCidr(field: ObjectField): string {
   return cidrOf(field, readString(field).trim());
+}
+
+/** Reads a CIDR like `readTrimmedCidr`, but ignores leading zeros, see `withoutLeadingZeros`. */
+export function readSloppyCidr(field: ObjectField): string {
+  return cidrOf(field, withoutLeadingZeros(readString(field).trim()));
 }
 
 function cidrOf(field: ObjectField, value: string): string {

@@ -10,7 +10,7 @@ import {
   type SlicePort,
 } from './objects.ts';
 import { ordinalOf } from './owned-ports.ts';
-import { ALL_SPECIAL, readAddress } from './read-address.ts';
+import { ALL_SPECIAL, readSloppyAddress } from './read-address.ts';
 import {
   child,
   describeValue,
@@ -107,7 +107,7 @@ function readPorts(list: ObjectField): SlicePort[] {
 
 function readEndpoint(field: ObjectField, family: IpFamily): SliceEndpoint {
   const addresses = readList(child(field, 'addresses')).map((item) => {
-    const canonical = readAddress(item, ALL_SPECIAL);
+    const canonical = readSloppyAddress(item, ALL_SPECIAL);
     if (familyOf(canonical) !== family) fail(item, `must be an ${family} address`);
     return canonical;
   });

@@ -1,7 +1,13 @@
 /** Reads Services. */
-import { canonicalAddress, type SpecialRange, specialRange } from './addresses.ts';
+import {
+  canonicalAddress,
+  type SpecialRange,
+  specialRange,
+  withoutLeadingZeros,
+} from './addresses.ts';
 import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
 import { trimmedCopy } from './collections.ts';
+import { InvalidObject } from './errors.ts';
 import { LOAD_BALANCING_ANNOTATION } from './load-balancing.ts';
 import {
   type LoadBalancerIngress,
@@ -9,11 +15,15 @@ import {
   type Service,
   type ServicePort,
   type ServiceType,
-  type TrafficDistribution,
   type TrafficPolicy,
 } from './objects.ts';
 import { OWNED_PORTS_ANNOTATION, PORTS_PER_POD_ANNOTATION } from './owned-ports.ts';
-import { ALL_SPECIAL, readAddress, readTrimmedCidr, requireOnePerFamily } from './read-address.ts';
+import {
+  ALL_SPECIAL,
+  readSloppyAddress,
+  readSloppyCidr,
+  requireOnePerFamily,
+} from './read-address.ts';
 import {
   child,
   describeValue,
@@ -36,11 +46,6 @@ import { readTexts } from './read-selector.ts';
 
 const TYPES: readonly ServiceType[] = ['ClusterIP', 'NodePort', 'LoadBalancer', 'ExternalName'];
 const POLICIES: readonly TrafficPolicy[] = ['Cluster', 'Local'];
-const DISTRIBUTIONS: readonly TrafficDistribution[] = [
-  'PreferClose',
-  'PreferSameZone',
-  'PreferSameNode',
-];
 const NO_CLUSTER_IP: readonly SpecialRange[] = [
   'unspecified',
   'loopback',
@@ -71,6 +76,12 @@ export function readService(raw: unknown): Service {
   const clusterIPs = type === 'ExternalName' ? [] : readClusterIPs(spec);
   const annotations = child(metadata, 'annotations');
   const unknownAnnotations = readUnknownAnnotations(annotations);
+  const problems = new AddressProblemList();
+  const externalIPs = problems.readEach(child(spec, 'externalIPs'), (field) =>
+    readSloppyAddress(field, ALL_SPECIAL),
+  );
+  const loadBalancerIngress = readIngress(child(child(root, 'status'), 'loadBalancer'), problems);
+  const sourceRanges = problems.readEach(child(spec, 'loadBalancerSourceRanges'), readSloppyCidr);
   const loadBalancingAnnotation = readAnnotation(child(annotations, LOAD_BALANCING_ANNOTATION));
   return {
     kind: 'Service',
@@ -91,13 +102,18 @@ export function readService(raw: unknown): Service {
     ...readOwnedPorts(annotations, child(spec, 'selector')),
     ...(loadBalancingAnnotation === undefined ? {} : { loadBalancingAnnotation }),
     ...(unknownAnnotations.length > 0 ? { unknownAnnotations } : {}),
-    externalIPs: trimmedCopy(
-      unique(readList(child(spec, 'externalIPs')).map((ip) => readAddress(ip, ALL_SPECIAL))),
-    ),
-    loadBalancerIngress: trimmedCopy(readIngress(child(child(root, 'status'), 'loadBalancer'))),
-    loadBalancerSourceRanges: trimmedCopy(
-      unique(readList(child(spec, 'loadBalancerSourceRanges')).map(readTrimmedCidr)),
-    ),
+    ...(problems.warnings.length === 0
+      ? {}
+      : {
+          addressProblems: {
+            warnings: trimmedCopy(problems.warnings),
+            hasUnreadableExternalIP: externalIPs.hasUnreadable,
+            hasUnreadableSourceRange: sourceRanges.hasUnreadable,
+          },
+        }),
+    externalIPs: trimmedCopy(unique(externalIPs.values)),
+    loadBalancerIngress: trimmedCopy(loadBalancerIngress),
+    loadBalancerSourceRanges: trimmedCopy(unique(sourceRanges.values)),
     externalTrafficPolicy: readOptionalEnum(
       child(spec, 'externalTrafficPolicy'),
       POLICIES,
@@ -110,7 +126,6 @@ export function readService(raw: unknown): Service {
     ),
     healthCheckNodePort: readOptionalInteger(child(spec, 'healthCheckNodePort'), 0, 65535) ?? 0,
     affinitySeconds: readAffinity(spec),
-    trafficDistribution: readDistribution(child(spec, 'trafficDistribution')),
     otherProxy: hasLabel(metadata, 'service.kubernetes.io/service-proxy-name'),
     headlessLabel: hasLabel(metadata, 'service.kubernetes.io/headless'),
   };
@@ -123,16 +138,16 @@ function readClusterIPs(spec: ObjectField): string[] | 'None' {
   const fields = readList(list);
   if (fields.length === 0) {
     if (first === undefined) return [];
-    return first === 'None' ? 'None' : [readAddress(single, NO_CLUSTER_IP)];
+    return first === 'None' ? 'None' : [readSloppyAddress(single, NO_CLUSTER_IP)];
   }
   if (fields.length === 1 && fields[0]?.value === 'None') {
     if (first !== undefined && first !== 'None')
       fail(list, 'must have spec.clusterIP as its first entry');
     return 'None';
   }
-  const addresses = fields.map((field) => readAddress(field, NO_CLUSTER_IP));
+  const addresses = fields.map((field) => readSloppyAddress(field, NO_CLUSTER_IP));
   requireOnePerFamily(list, addresses);
-  if (first !== undefined && canonicalAddress(first) !== addresses[0]) {
+  if (first !== undefined && canonicalAddress(withoutLeadingZeros(first)) !== addresses[0]) {
     fail(list, 'must have spec.clusterIP as its first entry');
   }
   return addresses;
@@ -172,12 +187,19 @@ function readPorts(list: ObjectField, type: ServiceType): ServicePort[] {
  * the host name that Docker Desktop writes. Skips special addresses, which no node may capture, such
  * as 127.0.0.1 of `minikube tunnel`. The other addresses of the Service are still served.
  */
-function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
+function readIngress(
+  loadBalancer: ObjectField,
+  problems: AddressProblemList,
+): LoadBalancerIngress[] {
   const ingress: LoadBalancerIngress[] = [];
-  for (const field of readList(child(loadBalancer, 'ingress'))) {
-    if (readOptionalString(child(field, 'ip')) === undefined) continue;
-    const ip = readAddress(child(field, 'ip'), []);
-    if (specialRange(ip) !== undefined) continue;
+  const { values } = problems.readEach(child(loadBalancer, 'ingress'), (field) => {
+    const ip = child(field, 'ip');
+    if (readOptionalString(ip) === undefined) return undefined;
+    return { field, ip: readSloppyAddress(ip, []) };
+  });
+  for (const value of values) {
+    if (value === undefined || specialRange(value.ip) !== undefined) continue;
+    const { field, ip } = value;
     // Treat an unknown mode as Proxy: like kube-proxy, capture the address only in mode VIP.
     const ipMode =
       (readOptionalString(child(field, 'ipMode')) ?? 'VIP') === 'VIP' ? 'VIP' : 'Proxy';
@@ -188,21 +210,56 @@ function readIngress(loadBalancer: ObjectField): LoadBalancerIngress[] {
   return ingress;
 }
 
+/** Reads lists of addresses item by item, so that an unreadable item takes nothing from the others. */
+class AddressProblemList {
+  readonly warnings: string[] = [];
+
+  /** Reads the items of a list. One warning for all unreadable items, and one for all leading zeros. */
+  readEach<T>(
+    list: ObjectField,
+    read: (item: ObjectField) => T,
+  ): { values: T[]; hasUnreadable: boolean } {
+    const unreadable: string[] = [];
+    const values: T[] = [];
+    const attempt = (action: () => void) => {
+      try {
+        action();
+      } catch (error) {
+        if (!(error instanceof InvalidObject)) throw error;
+        unreadable.push(`${error.field}: ${error.reason}; ignored`);
+      }
+    };
+    let items: ObjectField[] = [];
+    attempt(() => {
+      items = readList(list);
+    });
+    for (const item of items) attempt(() => values.push(read(item)));
+    this.#warn(unreadable);
+    this.#warn(items.flatMap((item) => zerosWarning(item) ?? []));
+    return { values, hasUnreadable: unreadable.length > 0 };
+  }
+
+  #warn([first, ...others]: readonly string[]): void {
+    if (first === undefined) return;
+    this.warnings.push(others.length === 0 ? first : `${first} (and ${others.length} more)`);
+  }
+}
+
+function zerosWarning(item: ObjectField): string | undefined {
+  const field = isRecord(item.value) ? child(item, 'ip') : item;
+  if (typeof field.value !== 'string') return undefined;
+  const text = field.value.trim();
+  const read = withoutLeadingZeros(text);
+  if (read === text) return undefined;
+  return `${pathOf(field)}: ${describeValue(text)} is read as ${read}; write it without leading zeros`;
+}
+
 function readAffinity(spec: ObjectField): number {
   const affinity = readOptionalEnum(child(spec, 'sessionAffinity'), ['None', 'ClientIP'], 'None');
   if (affinity === 'None') return 0;
   const clientIP = child(child(spec, 'sessionAffinityConfig'), 'clientIP');
   const seconds = readOptionalInteger(child(clientIP, 'timeoutSeconds'), 1, MAX_AFFINITY_SECONDS);
   return seconds ?? AFFINITY_SECONDS;
-}
-
-/**
- * Reads the traffic distribution. Ignores an unknown value of a later API version, because the
- * field is only a preference.
- */
-function readDistribution(field: ObjectField): TrafficDistribution | undefined {
-  const value = readOptionalString(field);
-  return DISTRIBUTIONS.find((known) => known === value);
 }
 
 /** The annotations of owned ports, as far as the Service has them: few Services do. */

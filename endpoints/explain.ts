@@ -52,7 +52,7 @@ export function explainEndpoints(
   const cluster = new Set(selected.cluster.map(key));
   const local = new Set(selected.local.map(key));
   const ready = candidates.filter((endpoint) => endpoint.ready);
-  const { by } = topologyHints(ready, policy.distribution, node);
+  const { by } = topologyHints(ready, node);
   const unused: EndpointDecision = { used: false, reason: 'traffic policy not in use' };
   return candidates.map((endpoint) => {
     const isLocal = endpoint.nodeName === node.name;

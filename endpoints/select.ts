@@ -1,12 +1,6 @@
 /** Endpoint selection: the endpoints of a Service port, by readiness, termination, topology and traffic policy. Pure. */
 import { compareText } from '../api/collections.ts';
-import type {
-  EndpointSlice,
-  IpFamily,
-  Protocol,
-  SliceEndpoint,
-  TrafficDistribution,
-} from '../api/objects.ts';
+import type { EndpointSlice, IpFamily, Protocol, SliceEndpoint } from '../api/objects.ts';
 
 /** An endpoint as the proxy modes use it. */
 export interface Endpoint {
@@ -27,7 +21,6 @@ export interface NodeTopology {
 export interface EndpointPolicy {
   readonly usesCluster: boolean;
   readonly usesLocal: boolean;
-  readonly distribution: TrafficDistribution | undefined;
 }
 
 /** An endpoint of a Service port before selection. */
@@ -147,7 +140,7 @@ export function selectEndpoints(
     return usable.length > 0 ? usable : endpoints.filter(isDraining);
   };
 
-  const { allows } = topologyHints(ready, policy.distribution, node);
+  const { allows } = topologyHints(ready, node);
   const hinted = ready.filter(allows);
   const cluster = hinted.length > 0 ? hinted : serve(candidates);
   const local = serve(candidates.filter(isLocal));
@@ -183,21 +176,13 @@ export interface TopologyHints {
 /**
  * The topology hints that apply on this node. Node hints apply if every ready endpoint has node hints and at least one
  * names this node. Otherwise zone hints apply if every ready endpoint has zone hints and at least one names this zone.
+ * Like kube-proxy, this ignores `spec.trafficDistribution`: the EndpointSlice controller turns it into hints (KEP-4444).
  * @param ready the ready endpoints among the candidates.
  */
-export function topologyHints(
-  ready: readonly Candidate[],
-  distribution: TrafficDistribution | undefined,
-  node: NodeTopology,
-): TopologyHints {
-  // The EndpointSlice controller writes hints to all endpoints or to none. If no endpoint has hints, as in manifests,
-  // derive the hints that the controller would write for `spec.trafficDistribution` (KEP-3015, KEP-4444).
-  const derivedFrom = ready.some(hasHints) ? undefined : distribution;
-  const byNode = (endpoint: Candidate) => nodeHints(endpoint, derivedFrom);
-  const byZone = (endpoint: Candidate) => zoneHints(endpoint, derivedFrom);
+export function topologyHints(ready: readonly Candidate[], node: NodeTopology): TopologyHints {
   for (const [by, hints, here] of [
-    ['node', byNode, node.name],
-    ['zone', byZone, node.zone],
+    ['node', nodeHints, node.name],
+    ['zone', zoneHints, node.zone],
   ] as const) {
     if (here === undefined) continue;
     const allHinted = ready.every((endpoint) => hints(endpoint).length > 0);
@@ -207,22 +192,10 @@ export function topologyHints(
   return { by: undefined, allows: () => true };
 }
 
-function nodeHints(
-  endpoint: Candidate,
-  distribution: TrafficDistribution | undefined,
-): readonly string[] {
-  const isDerived = distribution === 'PreferSameNode' && endpoint.nodeName !== undefined;
-  return endpoint.hintedNodes ?? (isDerived ? [endpoint.nodeName] : []);
+function nodeHints({ hintedNodes = [] }: Candidate): readonly string[] {
+  return hintedNodes;
 }
 
-function zoneHints(
-  endpoint: Candidate,
-  distribution: TrafficDistribution | undefined,
-): readonly string[] {
-  const isDerived = distribution !== undefined && endpoint.zone !== undefined;
-  return endpoint.hintedZones ?? (isDerived ? [endpoint.zone] : []);
-}
-
-function hasHints(endpoint: Candidate): boolean {
-  return endpoint.hintedNodes !== undefined || endpoint.hintedZones !== undefined;
+function zoneHints({ hintedZones = [] }: Candidate): readonly string[] {
+  return hintedZones;
 }

@@ -186,7 +186,6 @@ function endpointPolicy(service: Service, external: boolean): EndpointPolicy {
     // external VIPs.
     usesCluster: !internalLocal || external,
     usesLocal: internalLocal || externalLocal,
-    distribution: service.trafficDistribution,
   };
 }
 

@@ -72,24 +72,22 @@ const NOT_SERVED: ServedService = { ports: [], refusals: [], warnings: [] };
  */
 export function servedPorts(service: Service, features: PortFeatures): ServedService {
   if (service.otherProxy || service.headlessLabel) return NOT_SERVED;
-  const annotationProblems = annotationWarnings(service);
+  const problems = objectWarnings(service);
   const scheme = portScheme(service, features);
   if (scheme.kind === 'refused') {
-    return { ...NOT_SERVED, refusals: scheme.refusals, warnings: annotationProblems };
+    return { ...NOT_SERVED, refusals: scheme.refusals, warnings: problems };
   }
   if (service.type === 'ExternalName' || service.headless) {
-    return annotationProblems.length === 0
-      ? NOT_SERVED
-      : { ...NOT_SERVED, warnings: annotationProblems };
+    return problems.length === 0 ? NOT_SERVED : { ...NOT_SERVED, warnings: problems };
   }
 
   const spreading = loadBalancing(service, scheme, features);
   if (spreading.refusals.length > 0) {
-    return { ...NOT_SERVED, refusals: spreading.refusals, warnings: annotationProblems };
+    return { ...NOT_SERVED, refusals: spreading.refusals, warnings: problems };
   }
 
   const ports: ServedPort[] = [];
-  const warnings = [...annotationProblems, ...spreading.warnings, ...localPortWarnings(scheme)];
+  const warnings = [...problems, ...spreading.warnings, ...localPortWarnings(scheme)];
   // As in kube-proxy, the Service keeps its other addresses.
   const withoutExternalIPs = !features.externalIPs && service.externalIPs.length > 0;
   if (withoutExternalIPs) warnings.push(EXTERNAL_IPS_OFF);
@@ -99,8 +97,7 @@ export function servedPorts(service: Service, features: PortFeatures): ServedSer
     // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
     if (clusterIP === undefined) continue;
     ports.push(...servedInFamily(served, scheme, family, clusterIP, spreading.consistentHash));
-    const warning = openFamilyWarning(service, family);
-    if (warning !== undefined) warnings.push(warning);
+    warnings.push(...sourceRangeWarnings(service, family));
   }
   return {
     ports: trimmedCopy(ports),
@@ -124,7 +121,9 @@ function servedInFamily(
     clusterIP,
     externalIPs: trimmedCopy(unique(ofFamily(service.externalIPs))),
     loadBalancerIPs: trimmedCopy(
-      isLoadBalancer ? unique(ofFamily(servedLoadBalancerIPs(service))) : [],
+      isLoadBalancer && !isClosed(service, family)
+        ? unique(ofFamily(servedLoadBalancerIPs(service)))
+        : [],
     ),
     healthCheckNodePort:
       isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
@@ -174,9 +173,15 @@ export function serviceAddresses(service: Service): string[] {
 /** @returns undefined if all sources of the family are allowed. */
 function sourceRanges(service: Service, family: IpFamily): readonly string[] | undefined {
   const ranges = service.loadBalancerSourceRanges.filter((cidr) => familyOf(cidr) === family);
-  // Like kube-proxy, do not restrict a family for which no range is listed; see openFamilyWarning.
+  // Like kube-proxy, do not restrict a family for which no range is listed; see sourceRangeWarnings.
   if (ranges.length === 0 || ranges.some((cidr) => cidr.endsWith('/0'))) return undefined;
   return unique(ranges);
+}
+
+function objectWarnings(service: Service): readonly string[] {
+  const annotations = annotationWarnings(service);
+  if (service.addressProblems === undefined) return annotations;
+  return [...service.addressProblems.warnings, ...annotations];
 }
 
 /**
@@ -221,11 +226,28 @@ function localPortWarnings(scheme: PortScheme): string[] {
   ];
 }
 
-function openFamilyWarning(service: Service, family: IpFamily): string | undefined {
+/**
+ * Whether an unreadable range may be the only one of the family. Its load balancer IPs are then not served: without a
+ * range, all sources would be allowed.
+ */
+function isClosed(service: Service, family: IpFamily): boolean {
+  const { addressProblems, loadBalancerSourceRanges: ranges } = service;
+  if (addressProblems?.hasUnreadableSourceRange !== true) return false;
+  return !ranges.some((cidr) => familyOf(cidr) === family);
+}
+
+function sourceRangeWarnings(service: Service, family: IpFamily): string[] {
   const ranges = service.loadBalancerSourceRanges;
-  if (service.type !== 'LoadBalancer' || ranges.length === 0) return undefined;
-  if (ranges.some((cidr) => familyOf(cidr) === family)) return undefined;
-  return `spec.loadBalancerSourceRanges: no ${family} range is listed, so all ${family} sources are allowed`;
+  if (service.type !== 'LoadBalancer') return [];
+  if (isClosed(service, family)) {
+    return [
+      `spec.loadBalancerSourceRanges: no ${family} range can be read, so no ${family} load balancer IP is served`,
+    ];
+  }
+  if (ranges.length === 0 || ranges.some((cidr) => familyOf(cidr) === family)) return [];
+  return [
+    `spec.loadBalancerSourceRanges: no ${family} range is listed, so all ${family} sources are allowed`,
+  ];
 }
 
 function unique(values: readonly string[]): string[] {

@@ -37,7 +37,6 @@ export function service(fields: Partial<Service> = {}): Service {
     internalTrafficPolicy: 'Cluster',
     healthCheckNodePort: 0,
     affinitySeconds: 0,
-    trafficDistribution: undefined,
     otherProxy: false,
     headlessLabel: false,
     ...fields,

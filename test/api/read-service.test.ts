@@ -38,7 +38,6 @@ describe('read-service: reading a Service', () => {
       internalTrafficPolicy: 'Cluster',
       healthCheckNodePort: 0,
       affinitySeconds: 0,
-      trafficDistribution: undefined,
       otherProxy: false,
       headlessLabel: false,
     } satisfies Service);
@@ -62,7 +61,6 @@ describe('read-service: reading a Service', () => {
           internalTrafficPolicy: 'Local',
           healthCheckNodePort: 31000,
           sessionAffinity: 'ClientIP',
-          trafficDistribution: 'PreferSameNode',
         },
         {
           metadata: {
@@ -107,7 +105,6 @@ describe('read-service: reading a Service', () => {
       internalTrafficPolicy: 'Local',
       healthCheckNodePort: 31000,
       affinitySeconds: 10800,
-      trafficDistribution: 'PreferSameNode',
       otherProxy: true,
       headlessLabel: true,
     } satisfies Service);
@@ -186,11 +183,6 @@ describe('read-service: reading a Service', () => {
       raw({}, ingress({ ip: '192.0.2.1', ipMode: 'Tunnel' })),
       { loadBalancerIngress: [{ ip: '192.0.2.1', ipMode: 'Proxy' }] },
     ],
-    [
-      'an unknown traffic distribution',
-      raw({ trafficDistribution: 'PreferMoon' }),
-      { trafficDistribution: undefined },
-    ],
     ['unknown fields', raw({ newField: { a: [1] }, ports: [{ port: 1, new: 1 }] }), {}],
     [
       'an empty annotation',
@@ -203,6 +195,70 @@ describe('read-service: reading a Service', () => {
     it(`accepts ${what}`, () => {
       const service = readService(object);
       assert.deepEqual({ ...service, ...expected }, service);
+    });
+  }
+
+  it('reads leading zeros as Go does (ParseIPSloppy), and warns', () => {
+    const service = readService(
+      raw(
+        {
+          type: 'LoadBalancer',
+          clusterIP: '010.000.0.08',
+          externalIPs: ['192.168.099.011'],
+          loadBalancerSourceRanges: [' 203.000.113.000/25 ', '0.0.0.0/00'],
+        },
+        ingress({ ip: '0203.0.113.7' }),
+      ),
+    );
+    assert.deepEqual(
+      [service.clusterIPs, service.externalIPs, service.loadBalancerSourceRanges],
+      [['10.0.0.8'], ['192.168.99.11'], ['203.0.113.0/25', '0.0.0.0/0']],
+    );
+    assert.deepEqual(service.loadBalancerIngress, [{ ip: '203.0.113.7', ipMode: 'VIP' }]);
+    assert.deepEqual(service.addressProblems, {
+      warnings: [
+        'spec.externalIPs[0]: "192.168.099.011" is read as 192.168.99.11; write it without leading zeros',
+        'status.loadBalancer.ingress[0].ip: "0203.0.113.7" is read as 203.0.113.7; write it without leading zeros',
+        'spec.loadBalancerSourceRanges[0]: "203.000.113.000/25" is read as 203.0.113.0/25; write it without leading zeros (and 1 more)',
+      ],
+      hasUnreadableExternalIP: false,
+      hasUnreadableSourceRange: false,
+    });
+  });
+
+  for (const [what, object, warning] of [
+    ['external IP', raw({ externalIPs: ['127.0.0.1'] }), /^spec.externalIPs.0.: .*loopback/],
+    ['external IP', raw({ externalIPs: ['fe80::1'] }), /^spec.externalIPs.0.: .*link-local/],
+    ['external IP', raw({ externalIPs: ['febf::1'] }), /^spec.externalIPs.0.: .*link-local/],
+    ['external IP', raw({ externalIPs: ['10.0.0.256'] }), /^spec.externalIPs.0.: .*IP address/],
+    ['external IP', raw({ externalIPs: [7] }), /^spec.externalIPs.0.: must be a string/],
+    ['list of external IPs', raw({ externalIPs: 'x' }), /^spec.externalIPs: must be a list/],
+    [
+      'source range',
+      raw({ loadBalancerSourceRanges: ['10.0.0.0'] }),
+      /^spec.loadBalancerSourceRanges.0.: .*CIDR/,
+    ],
+    [
+      'list of source ranges',
+      raw({ loadBalancerSourceRanges: 'x' }),
+      /^spec.loadBalancerSourceRanges: must be a list/,
+    ],
+    [
+      'ingress IP',
+      raw({}, ingress({ ip: 'x' })),
+      /^status.loadBalancer.ingress.0..ip: .*IP address/,
+    ],
+  ] as const) {
+    it(`ignores an unreadable ${what}, and warns: ${warning.source}`, () => {
+      const { addressProblems } = readService(object);
+      assert.ok(addressProblems !== undefined);
+      const { warnings, hasUnreadableExternalIP, hasUnreadableSourceRange } = addressProblems;
+      assert.equal(warnings.length, 1);
+      assert.match(warnings[0] ?? '', warning);
+      assert.deepEqual(
+        [hasUnreadableExternalIP, hasUnreadableSourceRange],
+        [what.includes('external'), what.includes('source')],
+      );
     });
   }
 
@@ -262,12 +318,6 @@ describe('read-service: reading a Service', () => {
       'spec.ports[1].nodePort',
       /duplicates the node port 9\/TCP/,
     ],
-    [raw({ externalIPs: ['127.0.0.1'] }), 'spec.externalIPs[0]', /loopback/],
-    [raw({ externalIPs: ['fe80::1'] }), 'spec.externalIPs[0]', /link-local/],
-    [raw({ externalIPs: ['febf::1'] }), 'spec.externalIPs[0]', /link-local/],
-    [raw({ externalIPs: ['10.0.0.01'] }), 'spec.externalIPs[0]', /IP address/],
-    [raw({ loadBalancerSourceRanges: ['10.0.0.0'] }), 'spec.loadBalancerSourceRanges[0]', /CIDR/],
-    [raw({ loadBalancerSourceRanges: 'x' }), 'spec.loadBalancerSourceRanges', /list/],
     [raw({ externalTrafficPolicy: 'local' }), 'spec.externalTrafficPolicy', /Cluster, Local/],
     [raw({ internalTrafficPolicy: 1 }), 'spec.internalTrafficPolicy', /must be a string/],
     [raw({ healthCheckNodePort: -1 }), 'spec.healthCheckNodePort', /from 0 to 65535/],
@@ -280,7 +330,6 @@ describe('read-service: reading a Service', () => {
       'spec.sessionAffinityConfig.clientIP.timeoutSeconds',
       /from 1 to 86400/,
     ],
-    [raw({}, ingress({ ip: 'x' })), 'status.loadBalancer.ingress[0].ip', /IP address/],
   ];
   for (const [object, field, reason] of refused) {
     it(`rejects ${field}: ${reason.source}`, () => {

@@ -28,7 +28,7 @@ const CORE = [
   'a named port may differ from slice to slice',
   'no endpoint: rejected; unready ones do not count; terminating ones serve as a fallback',
   'internalTrafficPolicy Local: only pods of this node; dropped if there are none',
-  'topology hints, and trafficDistribution without hints',
+  'topology hints, and all endpoints with trafficDistribution and no hints',
   'ignored: headless, ExternalName, other proxies, the headless label',
   'dual stack: one Service, both families',
   'node port: answers on the node address, from outside and from the node, masqueraded',

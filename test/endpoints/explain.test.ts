@@ -5,7 +5,7 @@ import { candidatesForPort, type EndpointPolicy, selectEndpoints } from '../../e
 import { endpoint, slice } from '../fixtures.ts';
 
 const NODE = { name: 'node-a', zone: 'zone-1' };
-const BOTH: EndpointPolicy = { usesCluster: true, usesLocal: true, distribution: undefined };
+const BOTH: EndpointPolicy = { usesCluster: true, usesLocal: true };
 const OTHER = { nodeName: 'node-b' };
 const DRAINING = { ready: false, serving: true, terminating: true };
 const DEAD = { ready: false, serving: false, terminating: true };
@@ -84,11 +84,6 @@ describe('explain: why an endpoint is used or not', () => {
     const policies = fc.record({
       usesCluster: fc.boolean(),
       usesLocal: fc.boolean(),
-      distribution: fc.constantFrom(
-        undefined,
-        'PreferSameZone' as const,
-        'PreferSameNode' as const,
-      ),
     });
     fc.assert(
       fc.property(fc.array(fields, { maxLength: 6 }), policies, (endpoints, policy) => {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import type { SliceEndpoint, TrafficDistribution } from '../../api/objects.ts';
+import type { SliceEndpoint } from '../../api/objects.ts';
 import {
   candidatesForAllPorts,
   candidatesForPort,
@@ -9,7 +9,7 @@ import {
 import { endpoint, slice } from '../fixtures.ts';
 
 const NODE = { name: 'node-a', zone: 'zone-1' };
-const BOTH: EndpointPolicy = { usesCluster: true, usesLocal: true, distribution: undefined };
+const BOTH: EndpointPolicy = { usesCluster: true, usesLocal: true };
 const OTHER = { nodeName: 'node-b' };
 const DRAINING = { ready: false, serving: true, terminating: true };
 const DEAD = { ready: false, serving: false, terminating: true };
@@ -196,20 +196,12 @@ describe('select: topology hints', () => {
     ]);
   });
 
-  for (const [distribution, expected] of [
-    ['PreferClose', ['10.0.0.1', '10.0.0.2']],
-    ['PreferSameZone', ['10.0.0.1', '10.0.0.2']],
-    ['PreferSameNode', ['10.0.0.1']],
-    [undefined, ['10.0.0.1', '10.0.0.2', '10.0.0.3']],
-  ] as const) {
-    it(`derives hints from trafficDistribution ${distribution} when slices have none`, () => {
-      const endpoints = [
-        endpoint('10.0.0.1', { zone: 'zone-1' }),
-        endpoint('10.0.0.2', { zone: 'zone-1', ...OTHER }),
-        endpoint('10.0.0.3', { zone: 'zone-2', ...OTHER }),
-      ];
-      const policy = { distribution: distribution as TrafficDistribution | undefined };
-      assert.deepEqual(select(endpoints, policy).cluster, expected);
-    });
-  }
+  it('uses all endpoints when slices have zones and no hints', () => {
+    const endpoints = [
+      endpoint('10.0.0.1', { zone: 'zone-1' }),
+      endpoint('10.0.0.2', { zone: 'zone-1', ...OTHER }),
+      endpoint('10.0.0.3', { zone: 'zone-2', ...OTHER }),
+    ];
+    assert.deepEqual(select(endpoints).cluster, ['10.0.0.1', '10.0.0.2', '10.0.0.3']);
+  });
 });

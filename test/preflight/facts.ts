@@ -20,7 +20,7 @@ export function serviceWith(fields: Partial<Service>): Service {
     ...{ publishNotReadyAddresses: false, ports: [], allPorts: undefined, externalIPs: [] },
     ...{ portsAnnotation: undefined, loadBalancerIngress: [], loadBalancerSourceRanges: [] },
     ...{ externalTrafficPolicy: 'Cluster', internalTrafficPolicy: 'Cluster', affinitySeconds: 0 },
-    ...{ healthCheckNodePort: 0, trafficDistribution: undefined, otherProxy: false },
+    ...{ healthCheckNodePort: 0, otherProxy: false },
     headlessLabel: false,
     clusterIPs: ['10.96.0.10'],
     ...fields,

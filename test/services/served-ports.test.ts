@@ -222,3 +222,42 @@ describe('served-ports: transitions of an all-ports Service (KEP-2610)', () => {
     });
   }
 });
+
+describe('served-ports: addresses that could not be read', () => {
+  const closed = (fields: Partial<Service>, hasUnreadableExternalIP = false) => {
+    const balanced = service({
+      type: 'LoadBalancer',
+      clusterIPs: ['10.96.0.10', 'fd00::a'],
+      loadBalancerIngress: [
+        { ip: '203.0.113.1', ipMode: 'VIP' },
+        { ip: '2001:db8::1', ipMode: 'VIP' },
+      ],
+      addressProblems: {
+        warnings: ['spec.x: unreadable'],
+        hasUnreadableExternalIP,
+        hasUnreadableSourceRange: !hasUnreadableExternalIP,
+      },
+      ...fields,
+    });
+    const { ports, warnings, refusals } = servedPorts(balanced, ALL_PORT_FEATURES);
+    return { ips: ports.map(({ loadBalancerIPs }) => loadBalancerIPs), warnings, refusals };
+  };
+
+  it('serves no load balancer IP of a family without readable range, and its cluster IP', () => {
+    assert.deepEqual(closed({}).ips, [[], []]);
+    const { ips, warnings } = closed({ loadBalancerSourceRanges: ['192.0.2.0/24'] });
+    assert.deepEqual(ips, [['203.0.113.1'], []]);
+    assert.deepEqual(warnings, [
+      'spec.x: unreadable',
+      'spec.loadBalancerSourceRanges: no IPv6 range can be read, so no IPv6 load balancer IP is served',
+    ]);
+  });
+
+  it('refuses an all-ports Service with an unreadable external IP, as the admission policy does', () => {
+    assert.deepEqual(closed({ portsAnnotation: 'all' }).refusals, []);
+    assert.deepEqual(
+      closed({ portsAnnotation: 'all' }, true).refusals.map(({ field }) => field),
+      ['spec.externalIPs'],
+    );
+  });
+});

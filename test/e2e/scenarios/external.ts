@@ -59,6 +59,53 @@ function onNodePort(world: World, pods: Parameters<World['slice']>[1], spec = {}
 
 export const externalScenarios: readonly Scenario[] = [
   {
+    title: 'addresses with leading zeros are decimal, and an unreadable external IP stops no other',
+    async run(world) {
+      const [external, balancer] = [world.vip(6), world.vip(5)];
+      const sloppy = (address: string) => address.replace(/\.(\d)$/, '.00$1');
+      const ports = [{ name: 'http', port: 80 }];
+      await world.apply([
+        world.service('sloppy', {
+          ingress: [{ ip: 'nonsense' }, { ip: sloppy(balancer) }],
+          spec: {
+            type: 'LoadBalancer',
+            clusterIPs: [world.clusterIP(60)],
+            externalIPs: ['10.0.0.300', sloppy(external)],
+            loadBalancerSourceRanges: world
+              .pick('000.000.000.000/0 ::/0', '::/0 0.0.0.0/00')
+              .split(' '),
+            ports,
+          },
+        }),
+        world.slice('sloppy', [world.pod(0)], { ports }),
+      ]);
+      for (const vip of [world.clusterIP(60), external, balancer])
+        assert.equal(answered(await world.client.tcp(vip, 80)).host, 'pod-1', vip);
+    },
+  },
+  {
+    title: 'an unreadable source range closes the load balancer IP, and not the cluster IP',
+    async run(world) {
+      const balancer = world.vip(5);
+      const ports = [{ name: 'http', port: 80 }];
+      await world.apply([
+        world.service('closed', {
+          ingress: [{ ip: balancer }],
+          spec: {
+            type: 'LoadBalancer',
+            clusterIPs: [world.clusterIP(60)],
+            loadBalancerSourceRanges: ['nonsense'],
+            ports,
+          },
+        }),
+        world.slice('closed', [world.pod(0)], { ports }),
+      ]);
+      assert.equal(answered(await world.client.tcp(world.clusterIP(60), 80)).host, 'pod-1');
+      const outcome = await world.client.tcp(balancer, 80, SHORT);
+      assert.notEqual(outcome.outcome, 'answered');
+    },
+  },
+  {
     title: 'node port: answers on the node address, from outside and from the node, masqueraded',
     async run(world) {
       const nodePort = (pods: Parameters<World['slice']>[1], spec = {}) =>
