@@ -12,6 +12,7 @@ import {
   type Service,
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
+import { RangeBudget } from '../services/range-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
@@ -19,6 +20,7 @@ import { healthChanges, type ServiceHealth, serviceHealth } from '../services/se
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink } from '../sources/source.ts';
+import { AffectedServices, type TakeLimits } from './affected-services.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { EndpointAddresses } from './endpoint-addresses.ts';
 import { OtherNodes } from './other-nodes.ts';
@@ -43,6 +45,8 @@ export interface RouteTableOptions extends WarningOptions {
   readonly modeWithoutOwnedPorts?: string | undefined;
   /** See `PortFeatures.consistentHashProblem`; undefined by default. */
   readonly consistentHashProblem?: string | undefined;
+  /** Ranges and slices that a namespace may have on this node; default: 262,144. */
+  readonly rangeBudget?: number | undefined;
   /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
@@ -56,6 +60,7 @@ type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
   readonly service: Service;
+  /** What is served: nothing of a Service that exceeds the budget of its namespace. */
   readonly served: ServedService;
 }
 
@@ -86,12 +91,17 @@ export class RouteTable implements ObjectSink {
   readonly #services = new Map<ObjectKey, ServiceState>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
+  readonly #rangeBudget: RangeBudget;
+  /** What Services would be served without a budget, if that refuses them. */
+  readonly #beyondBudget = new Map<ObjectKey, ServedService>();
+  /** Costs of the Services with ranges whose Routes `takeChanges` has returned, see `rangeCost`. */
+  readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
   /** Services refused as a whole, as opposed to single VIPs. */
   readonly #refused = new Set<ObjectKey>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
-  readonly #affected = new Set<ObjectKey>();
+  readonly #affected = new AffectedServices();
   readonly #triggers: ChangeTriggers;
   /** Number of changes since the start, and of changes that `takeChanges` has not returned yet. */
   readonly #changes = {
@@ -114,6 +124,7 @@ export class RouteTable implements ObjectSink {
   constructor(options: RouteTableOptions) {
     this.#options = options;
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
+    this.#rangeBudget = new RangeBudget(options.rangeBudget);
     this.#warnings = new WarningsInForce(options);
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
   }
@@ -190,7 +201,7 @@ export class RouteTable implements ObjectSink {
     ]);
     if (changed.size === 0) return;
     this.#nodeAddresses = addresses;
-    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
+    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affect(key);
     this.#resolveOwnersAt(changed);
     this.#options.onChange();
   }
@@ -263,11 +274,16 @@ export class RouteTable implements ObjectSink {
     return this.#affected.size > 0;
   }
 
+  /** Whether affected Services without port ranges have not been resolved yet. */
+  get hasOrdinaryChanges(): boolean {
+    return this.#affected.hasOrdinary;
+  }
+
   /**
-   * Resolves the Services affected since the last call, at most `limit`.
+   * Resolves the Services affected since the last call, at most so many.
    * @returns the changes for these Services: Routes, refusals, warnings, health check node ports, trigger times.
    */
-  takeChanges(limit = Infinity) {
+  takeChanges(limits: TakeLimits = { services: Infinity, ranges: Infinity }) {
     const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];
@@ -278,10 +294,10 @@ export class RouteTable implements ObjectSink {
     const health: ServiceHealth[] = [];
     const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
-    let left = limit;
-    for (const key of this.#affected) {
-      if (left-- <= 0) break;
-      this.#affected.delete(key);
+    for (const key of this.#affected.take(limits)) {
+      const cost = this.#rangeBudget.costOf(key);
+      if (cost > 0) this.#costs.set(key, cost);
+      else this.#costs.delete(key);
       triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);
       const { routes, refusals } = resolved;
@@ -388,22 +404,49 @@ export class RouteTable implements ObjectSink {
       consistentHashProblem: this.#options.consistentHashProblem,
     });
     this.#services.set(service.key, { service, served });
-    this.#requestVips(service.key, service.creationTimestamp, served);
+    this.#beyondBudget.delete(service.key);
+    this.#claimRanges(service.key, service.creationTimestamp, served.ports);
+    this.#requestVips(service.key);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#requestVips(key, '', undefined);
+    this.#beyondBudget.delete(key);
+    this.#claimRanges(key, '', []);
+    this.#requestVips(key);
   }
 
-  #requestVips(key: ObjectKey, creationTimestamp: string, served: ServedService | undefined): void {
+  /** Serves or refuses this and other Services of the namespace within its budget. */
+  #claimRanges(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
+    const changed = this.#rangeBudget.replaceClaim(key, creationTimestamp, ports);
+    if (this.#rangeBudget.refusal(key) !== undefined) changed.add(key);
+    for (const each of changed) {
+      const state = this.#services.get(each);
+      if (state === undefined) continue;
+      const wanted = this.#beyondBudget.get(each) ?? state.served;
+      const refusal = this.#rangeBudget.refusal(each);
+      if (refusal === undefined) this.#beyondBudget.delete(each);
+      else this.#beyondBudget.set(each, wanted);
+      const served = refusal === undefined ? wanted : { ...wanted, ports: [], refusals: [refusal] };
+      this.#services.set(each, { ...state, served });
+      if (each !== key) this.#requestVips(each);
+    }
+  }
+
+  #requestVips(key: ObjectKey): void {
+    const state = this.#services.get(key);
     const affected = this.#vipConflicts.replaceRequests(
       key,
-      creationTimestamp,
-      served?.ports ?? [],
+      state?.service.creationTimestamp ?? '',
+      state?.served.ports ?? [],
     );
-    for (const other of affected) this.#affected.add(other);
-    this.#affected.add(key);
+    this.#affect(key);
+    for (const other of affected) this.#affect(other);
+  }
+
+  /** Has a Service resolved again. */
+  #affect(key: ObjectKey): void {
+    this.#affected.add(key, Math.max(this.#costs.get(key) ?? 0, this.#rangeBudget.costOf(key)));
   }
 
   #upsertSlice(slice: EndpointSlice): void {
@@ -415,19 +458,19 @@ export class RouteTable implements ObjectSink {
     const owner = this.#slices.ownerOf(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#triggers.record(slice, this.#slices.upsert(slice));
-    this.#affected.add(slice.serviceKey);
+    this.#affect(slice.serviceKey);
   }
 
   #removeSlice(key: ObjectKey): void {
     const owner = this.#slices.remove(key);
     if (owner === undefined) return;
     this.#triggers.discard(owner);
-    this.#affected.add(owner);
+    this.#affect(owner);
   }
 
   /** Affects the Services with owned ports that have an endpoint with one of the addresses. */
   #resolveOwnersAt(addresses: ReadonlySet<string>): void {
-    for (const key of this.#withOwnedPorts.servicesAt(addresses)) this.#affected.add(key);
+    for (const key of this.#withOwnedPorts.servicesAt(addresses)) this.#affect(key);
   }
 
   /** @returns whether a Service may be affected. */
@@ -443,7 +486,7 @@ export class RouteTable implements ObjectSink {
     if (zoneChanged) this.#revision += 1;
     this.#node = node;
     // Topology hints of every Service depend on the node's zone.
-    if (zoneChanged) for (const key of this.#services.keys()) this.#affected.add(key);
+    if (zoneChanged) for (const key of this.#services.keys()) this.#affect(key);
   }
 }
 
