@@ -37,6 +37,7 @@ export const REFUSAL_REASONS = [
   'FeatureGate',
   'NodeAddress',
   'Overlap',
+  'Budget',
 ] as const;
 export type RefusalReason = (typeof REFUSAL_REASONS)[number];
 

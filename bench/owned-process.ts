@@ -71,6 +71,11 @@ function ownedObjects(index: number, slices: number, moved?: number, shape = RAN
   };
 }
 
+/** A backend of mode nftables for the current network namespace. */
+export function nftablesBackend(): NftBackend {
+  return new NftBackend(new NfTables('IPv4', TABLE), nft, options);
+}
+
 function newTable(): RouteTable {
   return new RouteTable({ nodeName: NODE, allPortsEnabled: true, onChange: () => {} });
 }
@@ -105,8 +110,7 @@ async function loadText({ path }: { readonly path: string }) {
 
 /** Milliseconds from the objects to the kernel, and of single changes: a pod is replaced by another address. */
 async function agent({ changes, ...load }: OwnedLoad & { readonly changes: number }) {
-  const tables = new NfTables('IPv4', TABLE);
-  const backend = new NftBackend(tables, nft, options);
+  const backend = nftablesBackend();
   backend.setNodeAddresses(nodeAddresses);
   const table = newTable();
   const sync = async (full: boolean) => {

@@ -239,6 +239,7 @@ export class NftBackend implements Backend {
       affinityTargets(routes.flatMap(([before]) => before ?? [])),
       affinityTargets(routes.flatMap(([, after]) => after ?? [])),
     );
+    await this.#transactInParts('add', phases.fill);
     await this.#tables.transact(phaseChanges(phases.prepare));
     await this.#commit(phases.commit, changedTargets);
     await this.#tables.transact(phaseChanges(phases.withdraw));

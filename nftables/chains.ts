@@ -24,7 +24,13 @@ import type { RouteMatch } from '../services/route.ts';
 import { CLIENT_SEED, SLOTS } from '../traffic/consistent-hash.ts';
 import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
 import type { Dispatch, EndpointPool } from '../traffic/plan.ts';
-import { AFFINITY_MAP, allPortsAffinityMap, isOrderedMap, type MapName } from './maps.ts';
+import {
+  AFFINITY_MAP,
+  allPortsAffinityMap,
+  isOnDemand,
+  isOrderedMap,
+  type MapName,
+} from './maps.ts';
 
 /** Settings and the IP family that the rules of chains depend on. */
 export interface ChainOptions extends TrafficOptions {
@@ -206,20 +212,32 @@ export function localPolicyChain(
  */
 export function sourceRangesChain(
   chain: NftChain,
-  by: RouteMatch['kind'],
+  by: SourceRangesKind,
+  slot: number,
   options: ChainOptions,
 ): NftChain {
-  return memoized(`firewall-${by}-${chain.name}`, options, () => {
-    const { source, inSet } = rulePartsFor(options.family);
-    const key = [...keyOf(by === 'all' ? 'ip' : 'port', options.family), source];
-    return { rules: [[inSet(key, SOURCE_RANGE_SETS[by]), goTo(chain.name)]], jumpTargets: [chain] };
+  const name = by === 'ranges' ? `ranges-slot${slot}` : by;
+  return memoized(`firewall-${name}-${chain.name}`, options, () => {
+    const { source, destination, randomIndex, inSet } = rulePartsFor(options.family);
+    const set = SOURCE_RANGE_SETS[by];
+    const ports = keyOf(by === 'all' ? 'ip' : 'port', options.family);
+    const key = by === 'ranges' ? [destination, randomIndex(1, slot)] : ports;
+    return {
+      rules: [[inSet([...key, source], set), goTo(chain.name)]],
+      jumpTargets: [chain],
+      ...(isOnDemand(set) && { maps: [set] }),
+    };
   });
 }
 
-/** The sets of allowed sources (loadBalancerSourceRanges), by match. */
-export const SOURCE_RANGE_SETS: Readonly<Record<RouteMatch['kind'], MapName>> = {
+/** What a source is allowed for: a port, the ranges or all ports of a Service, or the ports that pods own. */
+export type SourceRangesKind = RouteMatch['kind'] | 'owned';
+
+/** The sets of allowed sources (loadBalancerSourceRanges). */
+export const SOURCE_RANGE_SETS: Readonly<Record<SourceRangesKind, MapName>> = {
   port: 'allowed-ports',
-  ranges: 'allowed-ranges',
+  ranges: 'allowed-range-sources',
+  owned: 'allowed-ranges',
   all: 'allowed-ips',
 };
 

@@ -11,11 +11,18 @@ import {
   type SliceTranslation,
   type TrafficPlan,
 } from '../traffic/plan.ts';
-import { type ChainOptions, type NftChain, REJECT_CHAIN, sourceRangesChain } from './chains.ts';
+import {
+  type ChainOptions,
+  type NftChain,
+  REJECT_CHAIN,
+  SOURCE_RANGE_SETS,
+  sourceRangesChain,
+} from './chains.ts';
 import type { CompiledNftPlan, VipSharing } from './compile.ts';
+import { compileRanges, notShared } from './compile-ranges.ts';
 import type { MapElement } from './element.ts';
 import { exactSliceChains } from './exact-slice-chains.ts';
-import { allowedSourceElements, keysOf } from './keys.ts';
+import { allowedSourceElements, rangeKeys, slotKey } from './keys.ts';
 import { EXACT_SIZES, exactMap, fieldWidth, type MapName, sliceMap } from './maps.ts';
 import {
   ownedBaseChains,
@@ -47,27 +54,27 @@ export function* compileOwnedSteps(
   const restricted = new Set<string>();
   for (const { vip, sources, healthCheckPort } of plan.vips) {
     const address = addressBytes(vip);
-    const tracked = trackedChain(partOf(address), options);
-    const byProtocol = (protocol: Protocol): NftVerdict => {
+    const shared = sharing.get(vip) ?? notShared('ranges');
+    const ranges = plan.match.kind === 'ranges' ? plan.match.ranges : [];
+    const key = slotKey(address, shared.slot);
+    const translated = (): NftVerdict => {
       // UDP packets to a slice with an owner do not come here: they are not tracked.
-      if (protocol === 'UDP') return ACCEPT;
-      return goTo(sources ? sourceRangesChain(tracked, 'ranges', options) : tracked);
+      if (ranges.every(({ protocol }) => protocol === 'UDP')) return ACCEPT;
+      const tracked = trackedChain(partOf(address), options);
+      return goTo(sources ? sourceRangesChain(tracked, 'owned', shared.slot, options) : tracked);
     };
     const rejected: NftVerdict = sources
       ? goTo(rejectAllowedChain(options))
       : { kind: 'goto', chain: REJECT_CHAIN };
-    const keys = keysOf(address, plan.match);
-    const protocols = plan.match.kind === 'ranges' ? plan.match.ranges : [];
-    for (const [at, key] of keys.entries()) {
-      const protocol = protocols[at]?.protocol ?? 'UDP';
-      add('service-ranges', { ...key, data: byProtocol(protocol) });
-      add('no-endpoint-ranges', { ...key, data: rejected });
-      const sharesVip = sharing.get(vip)?.sharesWithAllPorts === true;
-      if (sharesVip) add('affinity-update-ranges', { ...key, data: ACCEPT });
-    }
-    add('service-range-ips', { key: address });
+    add('range-services', { key, data: translated() });
+    add('no-endpoint-range-services', { key, data: rejected });
+    if (shared.sharesWithAllPorts) add('affinity-update-range-services', { key, data: ACCEPT });
+    const compiled = compileRanges(address, ranges, shared, false, options);
+    elements.push(...compiled.elements);
+    for (const chain of compiled.chains) chains.add(chain);
     if (sources) {
-      elements.push(...allowedSourceElements('allowed-ranges', keys, sources));
+      const keys = rangeKeys(address, ranges);
+      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS.owned, keys, sources));
       if (vip === owned.speaker?.vip) {
         add('owned-restricted-vips', { key: address });
         restricted.add(vip);

@@ -3,12 +3,12 @@
  * chains. Endpoint keys and DNAT of all-ports and port-range plans have no port, so that the packet keeps its
  * destination port.
  */
-
 import { finish, type Steps } from '../api/steps.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes } from '../netlink/core/address.ts';
 import type { NftElement, NftVerdict } from '../netlink/nftables/types.ts';
 import { portField, portKey } from '../nft/keys.ts';
+import type { RouteMatch } from '../services/route.ts';
 import { slotTableSteps } from '../traffic/consistent-hash.ts';
 import {
   type Dispatch,
@@ -30,9 +30,10 @@ import {
   sourceRangesChain,
 } from './chains.ts';
 import { compileOwnedSteps } from './compile-owned.ts';
+import { compileRanges, notShared } from './compile-ranges.ts';
 import type { MapElement } from './element.ts';
 import { flowtableElements } from './flowtable.ts';
-import { allowedSourceElements, endpointElements, keysOf } from './keys.ts';
+import { allowedSourceElements, endpointElements, slotKey } from './keys.ts';
 import { localhostRejectElement } from './localhost.ts';
 import type { MapName } from './maps.ts';
 
@@ -42,9 +43,9 @@ export interface VipSharing {
   readonly slot: number;
   /** Another Service has all ports or port ranges of the VIP. */
   readonly sharesWithAllPorts: boolean;
+  /** For the Route that leads packets to the ranges of all Services of the VIP: the last slot of the VIP. */
+  readonly lastSlot?: number | undefined;
 }
-
-const NOT_SHARED: VipSharing = { slot: 0, sharesWithAllPorts: false };
 
 const ACCEPT: NftVerdict = { kind: 'accept' };
 const DROP: NftVerdict = { kind: 'drop' };
@@ -66,9 +67,9 @@ const LOOKUPS = {
     verdicts: 'no-endpoint-ports',
   },
   ranges: {
-    services: 'service-ranges',
-    affinityUpdates: 'affinity-update-ranges',
-    verdicts: 'no-endpoint-ranges',
+    services: 'range-services',
+    affinityUpdates: 'affinity-update-range-services',
+    verdicts: 'no-endpoint-range-services',
   },
   all: {
     services: 'service-ips',
@@ -121,17 +122,15 @@ export function* compileSteps(
   };
   const addLookups = (
     by: keyof typeof LOOKUPS,
-    keys: readonly NftElement[],
+    element: NftElement,
     chain: NftVerdict | undefined,
     verdict: NftVerdict | undefined,
     affinityUpdate: NftVerdict | undefined,
   ) => {
     const maps = LOOKUPS[by];
-    for (const key of keys) {
-      if (chain) add(maps.services, key, chain);
-      if (verdict) add(maps.verdicts, key, verdict);
-      if (affinityUpdate) add(maps.affinityUpdates, key, affinityUpdate);
-    }
+    if (chain) add(maps.services, element, chain);
+    if (verdict) add(maps.verdicts, element, verdict);
+    if (affinityUpdate) add(maps.affinityUpdates, element, affinityUpdate);
   };
   const tables = new Map<readonly Endpoint[], readonly Endpoint[]>();
   /** The endpoints by index: once, or in their slots. */
@@ -162,26 +161,31 @@ export function* compileSteps(
   for (const { vip, kind, dispatch, sources, healthCheckPort } of plan.vips) {
     if (hash !== undefined) yield undefined;
     const address = addressBytes(vip);
-    const { slot, sharesWithAllPorts } = sharing.get(vip) ?? NOT_SHARED;
+    const shared = sharing.get(vip) ?? notShared(match.kind);
+    const { slot, sharesWithAllPorts } = shared;
     const by = match.kind === 'port' ? 'port' : 'ip';
-    const keys = keysOf(address, match);
+    const key = keyOf(address, slot, match);
     const served = dispatchChain(dispatch, { kind: by, slot, hasAffinity, hash }, options);
-    const chain = served && sources ? sourceRangesChain(served, match.kind, options) : served;
+    const chain = served && sources ? sourceRangesChain(served, match.kind, slot, options) : served;
     // The chain does not translate packets from sources outside the source ranges: this verdict drops them.
     const verdict = sources ? DROP : nftVerdict(dispatch.untranslatedVerdict, options);
     addLookups(
       match.kind,
-      keys,
+      { key },
       chain ? goTo(chain) : ACCEPT,
       verdict,
       affinityUpdateFor(by, slot, sharesWithAllPorts && match.kind !== 'all'),
     );
-    if (match.kind === 'ranges') add('service-range-ips', { key: address });
+    if (match.kind === 'ranges') {
+      const compiled = compileRanges(address, match.ranges, shared, hasAffinity, options);
+      elements.push(...compiled.elements);
+      chains.push(...compiled.chains);
+    }
     if (match.kind !== 'port') yield* addEndpoints('endpoint-ips', address, slot, dispatch);
-    else for (const { key } of keys) yield* addEndpoints('endpoints', key, slot, dispatch);
+    else yield* addEndpoints('endpoints', key, slot, dispatch);
     if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
     if (sources)
-      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS[match.kind], keys, sources));
+      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS[match.kind], [{ key }], sources));
     if (healthCheckPort > 0) {
       add('health-check-node-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
     }
@@ -198,7 +202,7 @@ export function* compileSteps(
     const dispatchVerdict = chain && goTo(chain);
     addLookups(
       'node-port',
-      [{ key }],
+      { key },
       dispatchVerdict,
       verdict,
       affinityUpdateFor('node-port', 0, false),
@@ -209,6 +213,13 @@ export function* compileSteps(
   }
   if (options.usesFlowtable) elements.push(...flowtableElements(plan));
   return { elements, chains };
+}
+
+/** The key of the dispatch elements of a VIP. */
+function keyOf(address: Buffer, slot: number, match: RouteMatch): Buffer {
+  if (match.kind === 'all') return address;
+  if (match.kind === 'ranges') return slotKey(address, slot);
+  return Buffer.concat([address, portKey(match.protocol, match.port)]);
 }
 
 function nftVerdict(

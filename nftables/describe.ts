@@ -60,6 +60,12 @@ const PREFIX_PURPOSES: readonly (readonly [prefix: string, purpose: string])[] =
   ['owned-sources-', 'exempts UDP packets that owners send from connection tracking'],
   ['owned-speakers-', 'replaces the source of UDP packets from owned ports by the VIP'],
   ['owned-tracked-', 'translates TCP and SCTP packets to the owner of the port'],
+  ['ranges-', 'finds the Service of a port range'],
+  [
+    'no-endpoint-ranges-',
+    'rejects or drops packets to port ranges without an endpoint for the client',
+  ],
+  ['affinity-ranges-', 'records session affinity of port ranges'],
   ['firewall-', 'lets only sources in loadBalancerSourceRanges continue'],
   ['update-affinity-', 'records session affinity'],
   ['reject-localhost-', 'rejects packets to node ports on the loopback address'],

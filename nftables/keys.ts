@@ -1,12 +1,12 @@
 /** Encodes VIPs, allowed sources and endpoints as keys and data of the maps of table `portwide`. */
 import { cidrContains } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
+import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
 import { addressBytes, writeAddress } from '../netlink/core/address.ts';
 import { writeU32 } from '../netlink/core/host-order.ts';
 import type { NftElement } from '../netlink/nftables/types.ts';
 import { cidrBounds, hostCidr, portField, portKey } from '../nft/keys.ts';
-import type { RouteMatch } from '../services/route.ts';
 import type { AllowedSources } from '../traffic/plan.ts';
 import type { MapElement } from './element.ts';
 import type { MapName } from './maps.ts';
@@ -45,19 +45,25 @@ export function endpointElements(
   });
 }
 
-/** The keys of the dispatch elements of a VIP. */
-export function keysOf(address: Buffer, match: RouteMatch): NftElement[] {
-  if (match.kind === 'all') return [{ key: address }];
+/** The keys of ranges. @param prefix the part of the keys before protocol and port. */
+export function rangeKeys(prefix: Buffer, ranges: readonly PortRange[]): NftElement[] {
   const keyOf = (protocol: Protocol, port: number) =>
-    Buffer.concat([address, portKey(protocol, port)]);
-  if (match.kind === 'port') return [{ key: keyOf(match.protocol, match.port) }];
-  return match.ranges.map(({ protocol, from, to }) => ({
+    Buffer.concat([prefix, portKey(protocol, port)]);
+  return ranges.map(({ protocol, from, to }) => ({
     key: keyOf(protocol, from),
     keyEnd: keyOf(protocol, to),
   }));
 }
 
-/** The elements that let the sources of a VIP in. @param keys of the VIP's ports, from `keysOf`. */
+/** The key of the port-range Service that has a slot of a VIP. */
+export function slotKey(address: Buffer, slot: number): Buffer {
+  const key = Buffer.concat([address, Buffer.alloc(4)]);
+  // `numgen` returns a number in host byte order.
+  writeU32(key, slot, address.length);
+  return key;
+}
+
+/** The elements that let the sources of a VIP in. @param keys the parts of the keys before the source. */
 export function allowedSourceElements(
   map: MapName,
   keys: readonly NftElement[],

@@ -32,7 +32,9 @@ const DISPATCH = {
   /** `spec.healthCheckNodePort` on load balancer VIPs: the node itself answers (externalTrafficPolicy Local). */
   'health-check-node-ports': { key: ['address', 'port'] },
   'service-ports': { key: SERVICE_PORT, data: 'verdict' },
-  'service-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  /** The chain that looks up the ports of a VIP with port ranges, and the Services of the VIP by their slot. */
+  'range-vips': { key: ['address'], data: 'verdict' },
+  'range-services': { key: ['address', 'index'], data: 'verdict' },
   'service-ips': { key: ['address'], data: 'verdict' },
   'node-ports': { key: ['protocol', 'port'], data: 'verdict' },
 } as const satisfies Readonly<Record<string, MapSpec>>;
@@ -45,8 +47,9 @@ const LOOKUP_MAPS = {
   'endpoint-ips': { key: ['address', 'index'], data: ['address'] },
   'node-port-endpoints': { key: ['protocol', 'port', 'index'], data: ['address', 'port'] },
   /**
-   * Allowed sources of VIPs with loadBalancerSourceRanges. Ports, ranges and all ports have separate sets: a
-   * source allowed for a port range is not allowed for a port inside it that belongs to another Service.
+   * Allowed sources of VIPs with loadBalancerSourceRanges. Ports, owned ranges and all ports have separate sets: a
+   * source allowed for a port range is not allowed for a port inside it that belongs to another Service. See also
+   * `allowed-range-sources`.
    */
   'allowed-ports': { key: [...SERVICE_PORT, 'address'], isInterval: true },
   'allowed-ranges': { key: [...SERVICE_PORT, 'address'], isInterval: true },
@@ -60,7 +63,8 @@ const LOOKUP_MAPS = {
 /** VIPs and ports whose connections add or refresh a session affinity entry. */
 const AFFINITY_DISPATCH = {
   'affinity-update-ports': { key: SERVICE_PORT, data: 'verdict' },
-  'affinity-update-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'affinity-update-range-vips': { key: ['address'], data: 'verdict' },
+  'affinity-update-range-services': { key: ['address', 'index'], data: 'verdict' },
   'affinity-update-ips': { key: ['address'], data: 'verdict' },
   'affinity-update-node-ports': { key: ['protocol', 'port'], data: 'verdict' },
 } as const satisfies Readonly<Record<string, MapSpec>>;
@@ -72,13 +76,41 @@ const AFFINITY_DISPATCH = {
  */
 const NO_ENDPOINT_MAPS = {
   'no-endpoint-ports': { key: SERVICE_PORT, data: 'verdict' },
-  'no-endpoint-ranges': { key: SERVICE_PORT, data: 'verdict', isInterval: true },
+  'no-endpoint-range-vips': { key: ['address'], data: 'verdict' },
+  'no-endpoint-range-services': { key: ['address', 'index'], data: 'verdict' },
   'no-endpoint-ips': { key: ['address'], data: 'verdict' },
   'no-endpoint-node-ports': { key: ['protocol', 'port'], data: 'verdict' },
   /** VIPs of port-range Services: all other ports are rejected. */
   'service-range-ips': { key: ['address'] },
   /** Cluster IPs: ports that no Service lists are rejected, as in kube-proxy. */
   'cluster-ips': { key: ['address'] },
+} as const satisfies Readonly<Record<string, MapSpec>>;
+
+/**
+ * Number of parts of the sets of port ranges, a power of two up to 256; the last bits of the VIP select the part. With
+ * each change the kernel (seen on 6.18) copies a changed set as a whole, which takes 0.3 ms for 1,000 ranges.
+ */
+export const RANGE_PARTS = 16;
+
+/**
+ * Port ranges by VIP and slot, see `EndpointSelection.slot`. They are no verdict maps: for each new verdict the kernel walks
+ * through all elements of all verdict maps. They are no concatenations (nft_set_pipapo) either, because an added element
+ * costs the size of such a set: 30,000 ranges took 38 s.
+ */
+const RANGE_SET = {
+  key: ['address', 'index', 'protocol', 'port'],
+  isInterval: true,
+  isOrdered: true,
+} as const satisfies MapSpec;
+
+/** Sets of port-range Services that exist on demand, besides the sets of ranges. */
+const RANGE_MAPS = {
+  /** Allowed sources by VIP and slot. */
+  'allowed-range-sources': {
+    key: ['address', 'index', 'address'],
+    isInterval: true,
+    isOrdered: true,
+  },
 } as const satisfies Readonly<Record<string, MapSpec>>;
 
 /**
@@ -162,14 +194,35 @@ const EXACT_NAMES: ReadonlySet<string> = new Set(
 
 /** Names of the maps and sets that exist only while chains refer to them (`NftChain.maps`). */
 const ON_DEMAND: ReadonlySet<string> = new Set([
-  ...Object.keys({ ...FLOWTABLE_MAPS, ...OWNED_MAPS, ...OWNED_DISPATCH }),
+  ...Object.keys({ ...FLOWTABLE_MAPS, ...OWNED_MAPS, ...OWNED_DISPATCH, ...RANGE_MAPS }),
+  ...Array.from({ length: RANGE_PARTS }, (_, part) => `vip-ranges-${part}`),
   ...Object.keys(SLICE_MAPS).flatMap((map) => PARTS.map((part) => `${map}-${part}`)),
   ...EXACT_NAMES,
 ]);
 
+/** The set that has the port ranges of a VIP. @param part see `RANGE_PARTS`. */
+export function rangeSet(part: number): MapName {
+  return `vip-ranges-${part}`;
+}
+
+/** Whether the set has port ranges by VIP and slot. */
+export function isRangeSet(map: MapName): boolean {
+  return map.startsWith('vip-ranges-');
+}
+
 /** One part of a map of slices. */
 export function sliceMap(map: SliceMap, part: number): MapName {
   return `${map}-${part}`;
+}
+
+/** Whether the map has slices of TCP and SCTP ports by VIP. */
+export function isTrackedSliceMap(map: MapName): boolean {
+  return map.startsWith('tracked-owners-') || map.startsWith('remote-owners-');
+}
+
+/** Whether the map has slices of UDP ports by VIP or owner, which packets reach by `owned-addresses` only. */
+export function isUdpSliceMap(map: MapName): boolean {
+  return map.startsWith('udp-owner');
 }
 
 /** The map of UDP slices of one size. */
@@ -198,6 +251,7 @@ const MAPS = {
   ...FLOWTABLE_MAPS,
   ...OWNED_MAPS,
   ...OWNED_DISPATCH,
+  ...RANGE_MAPS,
   ...AFFINITY_DISPATCH,
   ...NO_ENDPOINT_MAPS,
   ...DISPATCH,
@@ -211,6 +265,8 @@ export type MapName =
   | keyof typeof FLOWTABLE_MAPS
   | keyof typeof OWNED_MAPS
   | keyof typeof OWNED_DISPATCH
+  | keyof typeof RANGE_MAPS
+  | `vip-ranges-${number}`
   | `${SliceMap}-${number}`
   | `${ExactMap}-of-${ExactSize}`;
 /** Names of the maps and sets that always exist, in the order of `MAPS`. */
@@ -221,6 +277,7 @@ for (const [map, spec] of Object.entries(SLICE_MAPS)) {
   for (const part of PARTS) specs.set(`${map}-${part}`, spec);
 }
 
+for (let part = 0; part < RANGE_PARTS; part++) specs.set(`vip-ranges-${part}`, RANGE_SET);
 for (const [map, spec] of Object.entries(EXACT_MAPS)) {
   for (const size of EXACT_SIZES) specs.set(`${map}-of-${size}`, spec);
 }

@@ -212,7 +212,12 @@ export function trackedChain(part: number, options: ChainOptions): NftChain {
     const isClient: RulePart[] =
       clients === 'all' || clients === 'none' ? [] : [isPod(clients, false, options)];
     return {
-      rules: [[dnat(to, owners, true)], [...isClient, mark], [dnat(to, remote, true)]],
+      rules: [
+        [protocolIs('UDP'), ACCEPT],
+        [dnat(to, owners, true)],
+        [...isClient, mark],
+        [dnat(to, remote, true)],
+      ],
       jumpTargets: [],
       maps: [owners, remote],
     };

@@ -349,7 +349,8 @@ export class NftPlan {
       const slot = ranges.indexOf(route.id) + 1;
       const sharesWithAllPorts = others.some((id) => id !== route.id);
       if (slot === 0 && !sharesWithAllPorts) continue;
-      sharing = new Map([...sharing, [vip, { slot, sharesWithAllPorts }]]);
+      const lastSlot = slot === 1 ? ranges.length : undefined;
+      sharing = new Map([...sharing, [vip, { slot, sharesWithAllPorts, lastSlot }]]);
     }
     const spokenFor = this.#spokenFor(route);
     return {

@@ -2,7 +2,8 @@
  * Base chains and static rules of table `portwide`, the same for any Services. The path of a packet to a VIP
  * or node port:
  *
- *   nat prerouting, output ─ services ─ lookup of VIP and port, VIP and range, VIP, node port
+ *   nat prerouting, output ─ services ─ lookup of VIP and port, VIP with ranges, VIP, node port
+ *                            │            └─► lookup of ranges, then VIP (`range-chains.ts`)
  *                            └─► dispatch chain ─► random endpoint ─► DNAT
  *   filter input, forward, output, new connections only
  *     not translated ─────── service-endpoints-check: reject or drop packets to VIPs
@@ -99,7 +100,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     chain('services', [
       [tcp, isHealthPort, ACCEPT],
       [verdictMap(vipPort, 'service-ports')],
-      [verdictMap(vipPort, 'service-ranges')],
+      [verdictMap([destination], 'range-vips')],
       [verdictMap([destination], 'service-ips')],
       [isNodePort, verdictMap([protocol, port], 'node-ports')],
     ]),
@@ -109,7 +110,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     ]),
     chain('update-affinity', [
       ...byProtocol([verdictMap([originalVip, protocol, originalPort], 'affinity-update-ports')]),
-      ...byProtocol([verdictMap([originalVip, protocol, originalPort], 'affinity-update-ranges')]),
+      [verdictMap([originalVip], 'affinity-update-range-vips')],
       [verdictMap([originalVip], 'affinity-update-ips')],
       ...byProtocol([
         inSet([originalVip], 'node-port-ips'),
@@ -119,7 +120,7 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     chain('service-endpoints-check', [
       [tcp, isHealthPort, ACCEPT],
       [verdictMap(vipPort, 'no-endpoint-ports')],
-      [verdictMap(vipPort, 'no-endpoint-ranges')],
+      [verdictMap([destination], 'no-endpoint-range-vips')],
       [verdictMap([destination], 'no-endpoint-ips')],
       [inSet([destination], 'service-range-ips'), goTo(REJECT_CHAIN)],
       [isNodePort, verdictMap([protocol, port], 'no-endpoint-node-ports')],

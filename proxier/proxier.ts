@@ -51,6 +51,13 @@ export interface ProxierObserver {
 const BACKOFF = { first: 500, max: 30_000 };
 /** Number of Services to resolve before yielding to the event loop. */
 const SERVICES_PER_TURN = 50;
+/**
+ * Ranges and slices (`rangeCost`) of Services that one sync may change, unless one Service has more. A change of an ordinary
+ * Service waits for one such sync, which takes about 20 ms. At the start, one sync writes everything.
+ */
+const RANGES_PER_SYNC = 1024;
+/** Minimum milliseconds between two syncs that change Services with ranges, if more wait than one sync may change. */
+const MIN_RANGES_PERIOD = 20;
 
 /**
  * Runs the syncs: takes changed Routes from the RouteTable and syncs each IP family in a separate loop. A failing
@@ -62,6 +69,9 @@ export class Proxier {
   /** Families whose next sync was requested after their last sync began. */
   readonly #queued = new Set<FamilyProxier>();
   readonly #propagations = new SerialQueue();
+  /** Runs when the next Services with port ranges may be taken; undefined: they may be taken now. */
+  #rangesTimer: unknown;
+  #rangesPeriod = MIN_RANGES_PERIOD;
   #addresses: readonly string[] | undefined;
 
   constructor(options: ProxierOptions) {
@@ -88,6 +98,7 @@ export class Proxier {
 
   /** Stops after the syncs in progress. The rules remain in the kernel. */
   async stop(): Promise<void> {
+    this.#options.timers.clear(this.#rangesTimer);
     await Promise.all([...this.#loops.values()].map((loop) => loop.stop()));
     await Promise.all([...this.#loops.keys()].map(({ backend }) => backend.close()));
   }
@@ -143,11 +154,13 @@ export class Proxier {
     const started = timers.now();
     try {
       // Both families share these changes, so only one family may propagate them at a time.
-      await this.#propagations.run(() => this.#propagateChanges());
+      const hasRanges = await this.#propagations.run(() => this.#propagateChanges(full));
       let durationMs: number | undefined;
       if (full || family.hasChanges) {
         const report = await family.sync(full);
-        durationMs = report.seconds * 1000;
+        // Changes of ranges have their own limit, and must not use up that of ordinary changes.
+        durationMs = hasRanges ? 0 : report.seconds * 1000;
+        if (hasRanges && !full) this.#rangesPeriod = rangesPeriod(report);
         observer.synced(report);
       } else {
         observer.unchanged(family.family, family.takeTriggers());
@@ -162,8 +175,13 @@ export class Proxier {
     }
   }
 
-  /** Passes all pending changes to the families. */
-  async #propagateChanges(): Promise<void> {
+  /**
+   * Passes pending changes to the families: all of ordinary Services, and so many of Services with port ranges that the
+   * sync remains short. If more Services with port ranges wait, ordinary changes have as much time before the next such sync.
+   * @param all passes all.
+   * @returns whether Services with port ranges may have changed.
+   */
+  async #propagateChanges(all: boolean): Promise<boolean> {
     const { table, families, observer, nodeIp, serviceCidrs } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
@@ -179,8 +197,14 @@ export class Proxier {
         observer.nodeAddresses(family.family, nodeAddresses);
       if (serviceCidrs !== undefined) family.setServiceCidrs(own(serviceCidrs()));
     }
-    while (table.hasChanges) {
-      const { routes, refused, refusals, health, triggers } = table.takeChanges(SERVICES_PER_TURN);
+    const mayTakeRanges = all || this.#rangesTimer === undefined;
+    let hasRanges = false;
+    while (table.hasOrdinaryChanges || (mayTakeRanges && (all || !hasRanges) && table.hasChanges)) {
+      // Ordinary Services first.
+      const takesRanges = !table.hasOrdinaryChanges;
+      hasRanges ||= takesRanges;
+      const limits = { services: SERVICES_PER_TURN, ranges: takesRanges ? RANGES_PER_SYNC : 0 };
+      const { routes, refused, refusals, health, triggers } = table.takeChanges(limits);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
           list.filter((route) => route.family === family.family);
@@ -192,5 +216,17 @@ export class Proxier {
       observer.refusals(refusals);
       if (table.hasChanges) await nextTurn();
     }
+    if (table.hasChanges && this.#rangesTimer === undefined) {
+      this.#rangesTimer = this.#options.timers.set(() => {
+        this.#rangesTimer = undefined;
+        this.#request();
+      }, this.#rangesPeriod);
+    }
+    return hasRanges;
   }
+}
+
+/** Twice the time of a sync that changed Services with ranges, so that such syncs take half of the time at most. */
+function rangesPeriod({ seconds }: SyncReport): number {
+  return Math.max(2 * seconds * 1000, MIN_RANGES_PERIOD);
 }

@@ -14,6 +14,7 @@ import {
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
 import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
+import { RangeBudget } from '../services/range-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
@@ -21,6 +22,7 @@ import { healthChanges, type ServiceHealth, serviceHealth } from '../services/se
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink, PodWatches } from '../sources/source.ts';
+import { AffectedServices, type TakeLimits } from './affected-services.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { ContestedVips } from './contested-vips.ts';
 import { EndpointAddresses } from './endpoint-addresses.ts';
@@ -48,6 +50,8 @@ export interface RouteTableOptions extends WarningOptions {
   readonly modeWithoutOwnedPorts?: string | undefined;
   /** See `PortFeatures.consistentHashProblem`; undefined by default. */
   readonly consistentHashProblem?: string | undefined;
+  /** Ranges and slices that a namespace may have on this node; default: 262,144. */
+  readonly rangeBudget?: number | undefined;
   /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
@@ -61,6 +65,7 @@ type ChangingKind = 'Service' | 'EndpointSlice';
 
 interface ServiceState {
   readonly service: Service;
+  /** What is served: nothing of a Service that exceeds the budget of its namespace. */
   readonly served: ServedService;
 }
 
@@ -91,12 +96,17 @@ export class RouteTable implements ObjectSink {
   readonly #services = new Map<ObjectKey, ServiceState>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
+  readonly #rangeBudget: RangeBudget;
+  /** What Services would be served without a budget, if that refuses them. */
+  readonly #beyondBudget = new Map<ObjectKey, ServedService>();
+  /** Costs of the Services with ranges whose Routes `takeChanges` has returned, see `rangeCost`. */
+  readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
   /** Services refused as a whole, as opposed to single VIPs. */
   readonly #refused = new Set<ObjectKey>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
-  readonly #affected = new Set<ObjectKey>();
+  readonly #affected = new AffectedServices();
   readonly #triggers: ChangeTriggers;
   /** Number of changes since the start, and of changes that `takeChanges` has not returned yet. */
   readonly #changes = {
@@ -120,6 +130,7 @@ export class RouteTable implements ObjectSink {
   constructor(options: RouteTableOptions) {
     this.#options = options;
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
+    this.#rangeBudget = new RangeBudget(options.rangeBudget);
     this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
     this.#pods = new OwnerPods(options.timers, (services) => this.#affectNow(services));
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
@@ -214,7 +225,7 @@ export class RouteTable implements ObjectSink {
       addresses.size === before.size && [...addresses].every((each) => before.has(each));
     if (isSame) return;
     this.#nodeAddresses = addresses;
-    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.add(key);
+    this.#affect(this.#vipConflicts.setNodeAddresses(addresses));
     this.#options.onChange();
   }
 
@@ -296,11 +307,16 @@ export class RouteTable implements ObjectSink {
     return this.#affected.size > 0;
   }
 
+  /** Whether affected Services without port ranges have not been resolved yet. */
+  get hasOrdinaryChanges(): boolean {
+    return this.#affected.hasOrdinary;
+  }
+
   /**
-   * Resolves the Services affected since the last call, at most `limit`.
+   * Resolves the Services affected since the last call, at most so many.
    * @returns the changes for these Services: Routes, refusals, warnings, health check node ports, trigger times.
    */
-  takeChanges(limit = Infinity) {
+  takeChanges(limits: TakeLimits = { services: Infinity, ranges: Infinity }) {
     const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];
@@ -311,12 +327,12 @@ export class RouteTable implements ObjectSink {
     const health: ServiceHealth[] = [];
     const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
-    let left = limit;
-    for (const key of this.#affected) {
-      if (left-- <= 0) break;
-      this.#affected.delete(key);
+    for (const key of this.#affected.take(limits)) {
       // Its Routes stay as they are until its owners are known: `OwnerPods` affects it again.
       if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) continue;
+      const cost = this.#rangeBudget.costOf(key);
+      if (cost > 0) this.#costs.set(key, cost);
+      else this.#costs.delete(key);
       triggers.push(...this.#triggers.take(key));
       const resolved = this.#resolve(key);
       const { routes, refusals } = resolved;
@@ -428,18 +444,52 @@ export class RouteTable implements ObjectSink {
       consistentHashProblem: this.#options.consistentHashProblem,
     });
     this.#services.set(service.key, { service, served });
-    this.#affect(this.#vipConflicts.replaceService(service, served.ports).add(service.key));
-    this.#pods.setService(service.key, service.namespace, this.#ownsPorts(service.key));
+    this.#beyondBudget.delete(service.key);
+    this.#claimRanges(service.key, service.creationTimestamp, served.ports);
+    this.#requestVips(service.key);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#affect(this.#vipConflicts.removeService(key).add(key));
-    this.#pods.setService(key, namespaceOf(key), false);
+    this.#beyondBudget.delete(key);
+    this.#claimRanges(key, '', []);
+    this.#requestVips(key);
   }
 
+  /** Serves or refuses this and other Services of the namespace within its budget. */
+  #claimRanges(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
+    const changed = this.#rangeBudget.replaceClaim(key, creationTimestamp, ports);
+    if (this.#rangeBudget.refusal(key) !== undefined) changed.add(key);
+    for (const each of changed) {
+      const state = this.#services.get(each);
+      if (state === undefined) continue;
+      const wanted = this.#beyondBudget.get(each) ?? state.served;
+      const refusal = this.#rangeBudget.refusal(each);
+      if (refusal === undefined) this.#beyondBudget.delete(each);
+      else this.#beyondBudget.set(each, wanted);
+      const served = refusal === undefined ? wanted : { ...wanted, ports: [], refusals: [refusal] };
+      this.#services.set(each, { ...state, served });
+      if (each !== key) this.#requestVips(each);
+    }
+  }
+
+  /** Passes on which VIPs a Service wants, and whether pods own its ports; nothing if it is deleted. */
+  #requestVips(key: ObjectKey): void {
+    const state = this.#services.get(key);
+    const others =
+      state === undefined
+        ? this.#vipConflicts.removeService(key)
+        : this.#vipConflicts.replaceService(state.service, state.served.ports);
+    this.#affect(others.add(key));
+    this.#pods.setService(key, namespaceOf(key), this.#ownsPorts(key));
+  }
+
+  /** Has Services resolved again. */
   #affect(services: Iterable<ObjectKey>): void {
-    for (const key of services) this.#affected.add(key);
+    for (const key of services) {
+      const cost = Math.max(this.#costs.get(key) ?? 0, this.#rangeBudget.costOf(key));
+      this.#affected.add(key, cost);
+    }
   }
 
   #upsertSlice(slice: EndpointSlice): void {
@@ -451,14 +501,14 @@ export class RouteTable implements ObjectSink {
     const owner = this.#slices.ownerOf(slice.key);
     if (owner !== undefined && owner !== slice.serviceKey) this.#removeSlice(slice.key);
     this.#triggers.record(slice, this.#slices.upsert(slice));
-    this.#affected.add(slice.serviceKey);
+    this.#affect([slice.serviceKey]);
   }
 
   #removeSlice(key: ObjectKey): void {
     const owner = this.#slices.remove(key);
     if (owner === undefined) return;
     this.#triggers.discard(owner);
-    this.#affected.add(owner);
+    this.#affect([owner]);
   }
 
   /** Affects Services outside of a call of a source. */
@@ -476,7 +526,7 @@ export class RouteTable implements ObjectSink {
     const services = [...this.#withOwnedPorts.servicesAt(addresses)].filter(
       (key) => namespaceOf(key) === namespace,
     );
-    for (const key of services) this.#affected.add(key);
+    this.#affect(services);
     return services.length > 0;
   }
 
@@ -485,7 +535,7 @@ export class RouteTable implements ObjectSink {
     if (zoneChanged) this.#revision += 1;
     this.#node = node;
     // Topology hints of every Service depend on the node's zone.
-    if (zoneChanged) for (const key of this.#services.keys()) this.#affected.add(key);
+    if (zoneChanged) this.#affect(this.#services.keys());
   }
 }
 

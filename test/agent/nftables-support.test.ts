@@ -71,7 +71,6 @@ describe('nftables-support: nftablesSupport', () => {
     ] as const) {
       const script = nftablesProbeScript(family);
       assert.doesNotMatch(script, /meta l4proto \. [^@]*@[a-z-]*(ranges|allowed-)/);
-      assert.match(script, new RegExp(`daddr . ${protocol} . th dport vmap @service-ranges`));
       assert.match(
         script,
         new RegExp(`daddr . ${protocol} . th dport . ${nftFamily(family)} saddr @allowed-ports`),

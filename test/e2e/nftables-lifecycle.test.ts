@@ -212,7 +212,7 @@ describe('life cycle of an agent on nftables', () => {
       'flush map ip6 portwide endpoints',
       `delete element ip portwide service-ips { ${VIP} }`,
       'add element ip portwide service-ips { 192.0.2.7 : drop }',
-      'add element ip6 portwide service-ranges { 2001:db8::7 . tcp . 1-9 : drop }',
+      'add element ip6 portwide range-vips { 2001:db8::7 : drop }',
       'insert rule ip portwide services accept',
       'flush chain ip6 portwide nat-prerouting',
       'flush table ip portwide',

@@ -6,12 +6,12 @@ import { NftRefusedError } from '../../netlink/nftables/tables.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { portKey } from '../../nft/keys.ts';
 import { NftBackend, type NftBackendOptions, RefusedElementError } from '../../nftables/backend.ts';
-import { endpointData } from '../../nftables/keys.ts';
+import { endpointData, rangeKeys, slotKey } from '../../nftables/keys.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import type { Route, RouteMatch } from '../../services/route.ts';
 import { route, upsertWithPods } from '../fixtures.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
-import { rangeElement, textsIn } from './elements.ts';
+import { textsIn } from './elements.ts';
 import { change } from './generated.ts';
 import { modeOptions } from './options.ts';
 
@@ -299,13 +299,22 @@ describe('backend: mode nftables', () => {
       'rules of all',
       'delete allowed-ports 1',
     ]);
-    const other = rangeElement('service-ranges', VIP, { from: 50, to: 150 });
-    fake.putFromPacket('service-ranges', { ...other, data: { kind: 'drop' } });
+    const match: RouteMatch = { kind: 'ranges', ranges: [{ protocol: 'TCP', from: 1, to: 9 }] };
+    backend.update([route({ id: 'ranges', match }, [A])], []);
+    await backend.apply(false);
+    const [other] = rangeKeys(slotKey(addressBytes(VIP), 1), [
+      { protocol: 'TCP', from: 50, to: 150 },
+    ]);
+    assert.ok(other);
+    fake.putFromPacket('vip-ranges-10', other);
     fake.log = [];
     const ranges = [{ protocol: 'TCP' as const, from: 100, to: 200 }];
     backend.update([route({ id: 'ranges', match: { kind: 'ranges', ranges } }, [A])], []);
     await backend.apply(true);
-    assert.match(fake.log.at(-1) ?? '', /, delete service-ranges 1, .*add service-ranges 1/);
+    assert.ok(
+      fake.log.includes('delete vip-ranges-10 1, add vip-ranges-10 1'),
+      fake.log.join('\n'),
+    );
   });
 
   it('writes and deletes many slices of owned ports in transactions of a bounded size', async () => {
@@ -611,23 +620,30 @@ describe('backend: a packet in flight', () => {
       { kind: 'all' },
     ];
     // Patterns of elements for port 80 in each dispatch map, by precedence, and the set of allowed sources.
-    const PORTS = /^10\.96\.0\.10 \. tcp \. (\d+)(?:-(\d+))?(?: :| \.)/;
+    const [PORT, VIP_ALONE] = [/^10\.96\.0\.10 \. tcp \. 80 /, /^10\.96\.0\.10 /];
     const DISPATCH = [
-      ['service-ports', 'allowed-ports', PORTS],
-      ['service-ranges', 'allowed-ranges', PORTS],
-      ['service-ips', 'allowed-ips', /^10\.96\.0\.10 /],
+      ['service-ports', 'allowed-ports', PORT],
+      ['range-services', 'allowed-range-sources', /^10\.96\.0\.10 \. [1-3] /],
+      ['service-ips', 'allowed-ips', VIP_ALONE],
     ] as const;
-    const matchesPort80 = (text: string, pattern: RegExp): boolean => {
-      const [found, first = '80', last = first] = pattern.exec(text) ?? [];
-      return found !== undefined && Number(first) <= 80 && Number(last) >= 80;
+    const hasRange = (fake: FakeTables): boolean => {
+      const ranges = textsIn(fake, 'vip-ranges-10').map((text) =>
+        / tcp \. (\d+)-?(\d*)/.exec(text),
+      );
+      const has80 = ranges.some((found) => {
+        const [, first = '', last] = found ?? [];
+        return Number(first) <= 80 && Number(last || first) >= 80;
+      });
+      return has80 && textsIn(fake, 'range-vips').length > 0;
     };
     const isServed = (fake: FakeTables) => {
       for (const [dispatch, allowed, pattern] of DISPATCH) {
-        const element = textsIn(fake, dispatch).find((text) => matchesPort80(text, pattern));
+        if (dispatch === 'range-services' && !hasRange(fake)) continue;
+        const element = textsIn(fake, dispatch).find((text) => pattern.test(text));
         if (element === undefined) continue;
         return (
           !element.includes('goto firewall-') ||
-          textsIn(fake, allowed).some((text) => matchesPort80(text, pattern))
+          textsIn(fake, allowed).some((text) => pattern.test(text))
         );
       }
       return false;

@@ -440,14 +440,18 @@ describe('compare: mode nftables with the kernel', () => {
       assert.equal(actual, desired);
     }
     assert.deepEqual(
-      objects.map(({ type, in: where, desired }) => `${type} ${where} ${desired}`).slice(0, 7),
+      objects.map(({ type, in: where, desired }) => `${type} ${where} ${desired}`).slice(0, 11),
       [
         'element endpoint-ips 10.96.0.11 . 2097152 : 10.244.0.3',
         'element hairpin-connections 10.244.0.3 . 10.244.0.3',
-        'element affinity-update-ranges 10.96.0.11 . tcp . 1000-2000 : goto update-affinity-ips-1-60',
-        'element no-endpoint-ranges 10.96.0.11 . tcp . 1000-2000 : goto reject-packet',
+        'element affinity-update-range-vips 10.96.0.11 : goto affinity-ranges-11-1',
+        'element affinity-update-range-services 10.96.0.11 . 1 : goto update-affinity-ips-1-60',
+        'element no-endpoint-range-vips 10.96.0.11 : goto no-endpoint-ranges-11-1',
+        'element no-endpoint-range-services 10.96.0.11 . 1 : goto reject-packet',
         'element service-range-ips 10.96.0.11',
-        'element service-ranges 10.96.0.11 . tcp . 1000-2000 : goto internal-ip-1-slot1-affinity',
+        'element range-vips 10.96.0.11 : goto ranges-11-1',
+        'element range-services 10.96.0.11 . 1 : goto internal-ip-1-slot1-affinity',
+        'element vip-ranges-11 10.96.0.11 . 1 . tcp . 1000-2000',
         'chain ip portwide chain internal-ip-1-slot1-affinity',
       ],
     );

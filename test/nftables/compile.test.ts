@@ -141,18 +141,17 @@ describe('compile: elements and chains of a Route', () => {
     });
   });
 
-  it('compiles each port range to an element, and rejects other ports of the VIP', () => {
+  it('compiles each port range to an element without a verdict, and rejects other ports of the VIP', () => {
     const result = compiled(route({ match: RANGES }, PODS), {
       sharing: { [VIP]: { slot: 2, sharesWithAllPorts: false } },
     });
-    assert.deepEqual(result['service-ranges'], [
-      `${VIP} . udp . 5060 : goto internal-ip-2-slot2`,
-      `${VIP} . tcp . 8000-8100 : goto internal-ip-2-slot2`,
+    assert.deepEqual((result as Partial<Record<string, unknown>>)['vip-ranges-10'], [
+      `${VIP} . 2 . udp . 5060`,
+      `${VIP} . 2 . tcp . 8000-8100`,
     ]);
-    assert.deepEqual(result['no-endpoint-ranges'], [
-      `${VIP} . udp . 5060 : goto reject-packet`,
-      `${VIP} . tcp . 8000-8100 : goto reject-packet`,
-    ]);
+    assert.deepEqual(result['range-services'], [`${VIP} . 2 : goto internal-ip-2-slot2`]);
+    assert.deepEqual(result['no-endpoint-range-services'], [`${VIP} . 2 : goto reject-packet`]);
+    assert.equal(result['range-vips'], undefined);
     assert.deepEqual(result['service-range-ips'], [VIP]);
     assert.deepEqual(result['endpoint-ips'], [
       `${VIP} . 4194304 : 10.244.0.1`,
@@ -165,17 +164,33 @@ describe('compile: elements and chains of a Route', () => {
     assert.equal(result['cluster-ips'], undefined);
   });
 
+  it('leads packets of a VIP to the ranges of all its Services once', () => {
+    const result = compiled(route({ match: RANGES }, PODS), {
+      sharing: { [VIP]: { slot: 1, sharesWithAllPorts: true, lastSlot: 2 } },
+    });
+    assert.deepEqual(result['range-vips'], [`${VIP} : goto ranges-10-2`]);
+    assert.deepEqual(result['no-endpoint-range-vips'], [`${VIP} : goto no-endpoint-ranges-10-2`]);
+    assert.deepEqual(result['affinity-update-range-vips'], [`${VIP} : goto affinity-ranges-10-2`]);
+    const lookup = (slot: number, map: string) =>
+      `ip daddr . numgen random mod 1 offset ${slot} . meta l4proto . th dport @vip-ranges-10 ip daddr . numgen random mod 1 offset ${slot} vmap @${map}`;
+    assert.deepEqual(result.chains['ranges-10-2'], [
+      lookup(1, 'range-services'),
+      lookup(2, 'range-services'),
+      'ip daddr vmap @service-ips',
+    ]);
+    assert.deepEqual(result.chains['no-endpoint-ranges-10-2'], [
+      lookup(1, 'no-endpoint-range-services'),
+      lookup(2, 'no-endpoint-range-services'),
+      'ip daddr vmap @no-endpoint-ips',
+      'goto reject-packet',
+    ]);
+  });
+
   it('rejects packets without endpoints, and drops them when other nodes have endpoints', () => {
     const verdicts = [
       ['port', route(), 'service-ports', 'no-endpoint-ports', '. tcp . 80 '],
       ['all', route({ match: ALL }), 'service-ips', 'no-endpoint-ips', ''],
-      [
-        'ranges',
-        route({ match: RANGES }),
-        'service-ranges',
-        'no-endpoint-ranges',
-        '. tcp . 8000-8100 ',
-      ],
+      ['ranges', route({ match: RANGES }), 'range-services', 'no-endpoint-range-services', '. 1 '],
     ] as const;
     for (const [kind, of, services, map, key] of verdicts) {
       const nowhere = compiled(of);
@@ -278,13 +293,13 @@ describe('compile: elements and chains of a Route', () => {
     });
     assert.deepEqual(inside['allowed-ips'], [`${LB} . 203.0.113.0-203.0.113.255`]);
     const ranged = compiled(onlyLb({ match: RANGES, sourceRanges: ['10.0.0.0/8'] }));
-    assert.deepEqual(ranged['allowed-ranges'], [
-      `${LB} . udp . 5060 . 10.0.0.0-10.255.255.255`,
-      `${LB} . tcp . 8000-8100 . 10.0.0.0-10.255.255.255`,
-    ]);
+    assert.deepEqual(ranged['allowed-range-sources'], [`${LB} . 1 . 10.0.0.0-10.255.255.255`]);
     // A source allowed for a range must not be allowed for a port in it that belongs to another Service.
     assert.equal(ranged['allowed-ports'], undefined);
-    assert.match(ranged.chains['firewall-ranges-external-ip-2']?.[0] ?? '', /@allowed-ranges goto/);
+    assert.match(
+      ranged.chains['firewall-ranges-slot1-external-ip-2-slot1']?.[0] ?? '',
+      /@allowed-range-sources goto/,
+    );
   });
 
   it('leaves the health check node port of all-ports load balancer VIPs to the node', () => {
@@ -375,8 +390,8 @@ describe('compile: elements and chains of a Route', () => {
       sharing: { [VIP]: place },
     });
     assert.deepEqual(
-      ranges['affinity-update-ranges']?.[0],
-      `${VIP} . udp . 5060 : goto update-affinity-ips-2-5`,
+      ranges['affinity-update-range-services']?.[0],
+      `${VIP} . 2 : goto update-affinity-ips-2-5`,
     );
     assert.match(ranges.chains['internal-ip-2-slot2-affinity']?.[1] ?? '', /map @affinity-ips-2$/);
     const local1 = compiled(
@@ -393,10 +408,8 @@ describe('compile: elements and chains of a Route', () => {
       `${VIP} . tcp . 80 : accept`,
     ]);
     const slot = { sharing: { [VIP]: { slot: 1, sharesWithAllPorts: true } } };
-    assert.deepEqual(compiled(route({ match: RANGES }, PODS), slot)['affinity-update-ranges'], [
-      `${VIP} . udp . 5060 : accept`,
-      `${VIP} . tcp . 8000-8100 : accept`,
-    ]);
+    const ranges = compiled(route({ match: RANGES }, PODS), slot);
+    assert.deepEqual(ranges['affinity-update-range-services'], [`${VIP} . 1 : accept`]);
     assert.equal(
       compiled(route({ match: ALL }, PODS), besideAllPorts)['affinity-update-ips'],
       undefined,

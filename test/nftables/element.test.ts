@@ -70,8 +70,8 @@ describe('element: identity and text', () => {
     const elements: MapElement[] = [
       one,
       { map: 'service-ips', key: Buffer.from('2d2d2d2d', 'hex') },
-      rangeElement('service-ranges', '45.45.45.45', { from: 45, to: 11_565 }),
-      rangeElement('service-ranges', '45.45.45.45', { from: 11_565, to: 11_565 }),
+      rangeElement('tracked-owners-1', '45.45.45.45', { from: 45, to: 11_565 }),
+      rangeElement('tracked-owners-1', '45.45.45.45', { from: 11_565, to: 11_565 }),
       rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
       { map: 'udp-owners-1', key: Buffer.from('3e3e3e3e3e3e3e3e', 'hex'), bound: 'start' },
       { map: 'udp-owners-1', key: Buffer.from('3c3c3c3c3c3c3c3c', 'hex'), bound: 'end' },
@@ -102,7 +102,7 @@ describe('element: identity and text', () => {
 
 describe('element: overlapping ranges', () => {
   const ports = (from: number, to: number, vip = '203.0.113.1') =>
-    rangeElement('service-ranges', vip, { from, to });
+    rangeElement('tracked-owners-1', vip, { from, to });
   const found = (old: readonly MapElement[], fresh: readonly MapElement[]) =>
     overlappingElements(old, fresh, 'IPv4').map((element) => old.indexOf(element));
 
@@ -159,7 +159,7 @@ describe('element: overlapping ranges', () => {
       .map(({ vip, from, length, cidr: source }) => {
         const range = { from, to: from + length };
         return source === null
-          ? rangeElement('service-ranges', vip, range)
+          ? rangeElement('tracked-owners-1', vip, range)
           : rangeElement('allowed-ranges', vip, range, source);
       });
     const elements = fc.array(element, { maxLength: 12 });
@@ -206,8 +206,8 @@ describe('element: maps and sets', () => {
       'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
     );
     assert.equal(
-      mapDeclaration('service-ranges', 'IPv6', 'numbers'),
-      'map service-ranges { typeof ip6 daddr . meta l4proto . th dport : verdict; flags interval; }',
+      mapDeclaration('allowed-ports', 'IPv6', 'numbers'),
+      'set allowed-ports { typeof ip6 daddr . meta l4proto . th dport . ip6 daddr; flags interval; }',
     );
     assert.equal(
       mapDeclaration('cluster-ips', 'IPv4', 'numbers'),

@@ -9,13 +9,20 @@ import { allChains, type ModeOptions } from './options.ts';
 
 /** nft adds a byteorder expression for the one-byte protocol before range lookups, without effect. */
 const BYTEORDER_OF_PROTOCOL = /; byteorder 1=(\w+) 2=\1 3=00000001 4=00000001 5=00000002/g;
+/** It swaps the bytes of a slot there, in rules and in elements. In maps of numbers the agent swaps neither. */
+const BYTEORDER_OF_SLOT =
+  /(?<=; numgen [^;]*); byteorder 1=(\w+) 2=\1 3=00000001 4=00000004 5=00000004/g;
 
 function rulesOnly(state: Readonly<Record<string, readonly string[]>>) {
   return Object.entries(state)
     .filter(([name]) => name.startsWith('chain '))
     .map(([name, rules]) => [
       name,
-      rules.map((rule) => withRelativeRegisters(rule.replaceAll(BYTEORDER_OF_PROTOCOL, ''))),
+      rules.map((rule) =>
+        withRelativeRegisters(
+          rule.replaceAll(BYTEORDER_OF_PROTOCOL, '').replaceAll(BYTEORDER_OF_SLOT, ''),
+        ),
+      ),
     ]);
 }
 

@@ -16,7 +16,7 @@ const damage: fc.Arbitrary<string | number> = fc.oneof(
     'flush chain IP portwide services',
     'flush chain IP portwide nat-prerouting',
     'flush map IP portwide service-ports',
-    'flush map IP portwide service-ranges; flush set IP portwide hairpin-connections',
+    'flush map IP portwide range-services; flush set IP portwide hairpin-connections',
     'flush set IP portwide allowed-ports; flush map IP portwide endpoints',
     'add table IP portwide { flags dormant; }',
     'add chain IP portwide filter-forward { policy drop; }',
@@ -32,7 +32,7 @@ const damage: fc.Arbitrary<string | number> = fc.oneof(
     `add chain IP portwide foreign
      add map IP portwide verdicts { type mark : verdict; elements = { 1 : jump foreign } }
      add rule IP portwide foreign meta mark vmap @verdicts`,
-    'add element IP portwide service-ranges { ADDRESS . tcp . 1-65535 : drop }',
+    'add element IP portwide range-services { ADDRESS . 1 : drop }',
     'add element IP portwide allowed-ports { ADDRESS . tcp . 79-81 . ANY }',
     'add element IP portwide affinity { ADDRESS . ADDRESS . tcp . 80 : ADDRESS . 80 }',
     'flush chain IP portwide service-endpoints-check; delete map IP portwide no-endpoint-ports',

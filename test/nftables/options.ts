@@ -17,6 +17,7 @@ import {
   trackedChain,
 } from '../../nftables/owned-chains.ts';
 import type { NftPlanOptions } from '../../nftables/plan.ts';
+import { rangeChains } from '../../nftables/range-chains.ts';
 import { staticServiceChains } from '../../nftables/static-chains.ts';
 import { options as iptablesOptions } from '../iptables/options.ts';
 
@@ -74,8 +75,8 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
           localPolicyChain(cluster, undefined, options),
         );
         some.push(localPolicyChain(undefined, local, options));
-        for (const by of ['port', 'ranges', 'all'] as const) {
-          some.push(sourceRangesChain(selectionChain(cluster, 'all', options), by, options));
+        for (const by of ['port', 'ranges', 'owned', 'all'] as const) {
+          some.push(sourceRangesChain(selectionChain(cluster, 'all', options), by, 2, options));
         }
       }
       for (const hash of ['client-address', 'client-address-and-port'] as const) {
@@ -92,6 +93,8 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
   some.push(...ownedBaseChains(options), destinations, restricted, sources, speakers);
   some.push(...EXACT_SIZES.flatMap((size) => exactSliceChains(size, options)));
   some.push(trackedChain(20, options), rejectAllowedChain(options));
+  const ranges = rangeChains(4, 2, options);
+  some.push(ranges.services, ranges.untranslated, ranges.affinity);
   const unique = new Map(
     [...staticServiceChains(options), ...some]
       .flatMap(withJumpTargets)

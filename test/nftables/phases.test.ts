@@ -34,4 +34,27 @@ describe('phases: transactions of a change', () => {
       [['udp-owners-1'], all.map(({ map }) => map)],
     ]);
   });
+
+  it('fill ports that no packet finds yet, in transactions of their own', () => {
+    const slot = [10, 0, 0, 1, 1, 0, 0, 0];
+    const range = element('vip-ranges-1', ...slot, 6, 0, 0, 0, 0, 80, 0, 0);
+    const service = element('range-services', ...slot);
+    const diff = { chains: [], routes: [], adds: [range, service], deletes: [], cleanup: [] };
+    const { fill, commit } = phasesOf(diff, 'IPv4');
+    assert.deepEqual([fill, commit.adds], [[range], [service]]);
+    // The Service that had the slot has ports until the commit.
+    const changed = phasesOf({ ...diff, deletes: [service] }, 'IPv4');
+    assert.deepEqual([changed.fill, changed.commit.adds], [[], [range, service]]);
+  });
+
+  it('delete the ports of a slot before another Service has it', () => {
+    const slot = [10, 0, 0, 1, 1, 0, 0, 0];
+    const range = element('vip-ranges-1', ...slot, 6, 0, 0, 0, 0, 80, 0, 0);
+    const service = element('range-services', ...slot);
+    const diff = { chains: [], routes: [], adds: [service], deletes: [service], cleanup: [range] };
+    assert.deepEqual(phasesOf(diff, 'IPv4').commit.deletes, [service, range]);
+    // Packets may still look them up if the slot is withdrawn later.
+    const deleted = phasesOf({ ...diff, adds: [] }, 'IPv4');
+    assert.deepEqual([deleted.withdraw.deletes, deleted.cleanup.deletes], [[service], [range]]);
+  });
 });

@@ -80,7 +80,7 @@ describe('plan: diffs of map elements', () => {
         route({ match, clusterIP: undefined, externalIPs: [LB], nodePort: 30_080 }, pods);
       const plan = appliedPlan(routeWith([]));
       const { adds, deletes, cleanup } = nextDiff(plan, [routeWith([A])]);
-      assert.ok(adds.some((text) => /^service-/.test(text)));
+      assert.ok(adds.some((text) => /^(service|range)-/.test(text)));
       assert.deepEqual(
         deletes.filter((text) => /no-endpoint/.test(text)),
         [],
@@ -92,7 +92,7 @@ describe('plan: diffs of map elements', () => {
     const moved = nextDiff(appliedPlan(route({ match: ranges(1, 9) })), [
       route({ match: ranges(5, 20) }),
     ]);
-    assert.deepEqual(moved.deletes.filter((text) => /no-endpoint-ranges/.test(text)).length, 1);
+    assert.deepEqual(moved.deletes.filter((text) => /^vip-ranges/.test(text)).length, 1);
   });
 
   it('replaces one element when an endpoint replaces another', () => {
@@ -262,8 +262,8 @@ describe('plan: diffs of map elements', () => {
     });
     const allPorts = appliedPlan(route({ match: ranges(100, 200) }, [A]));
     const { deletes, adds } = nextDiff(allPorts, [route({ match: ranges(150, 250) }, [A])]);
-    assert.ok(deletes.some((text) => text.startsWith(`service-ranges: ${VIP} . tcp . 100-200 `)));
-    assert.ok(adds.some((text) => text.startsWith(`service-ranges: ${VIP} . tcp . 150-250 `)));
+    assert.deepEqual(deletes, [`vip-ranges-10: ${VIP} . 1 . tcp . 100-200`]);
+    assert.deepEqual(adds, [`vip-ranges-10: ${VIP} . 1 . tcp . 150-250`]);
   });
 
   it('returns changed Routes with their previous version in the diff', () => {
@@ -347,12 +347,16 @@ describe('plan: Services that share a VIP', () => {
     for (const one of all.toReversed()) nextDiff(plan, [one]);
     const forwards = appliedPlan(...all);
     assert.deepEqual(snapshot(plan), snapshot(forwards));
-    const dispatch = snapshot(plan).filter((text) => /^service-(ips|ranges):/.test(text));
+    const dispatch = snapshot(plan).filter((text) => /^(service-ips|range-|vip-ranges)/.test(text));
     assert.deepEqual(dispatch, [
+      `range-services: ${LB} . 1 : goto external-ip-1-slot1`,
+      `range-services: ${LB} . 2 : goto external-ip-1-slot2`,
+      `range-services: ${LB} . 3 : goto external-ip-1-slot3`,
+      `range-vips: ${LB} : goto ranges-1-3`,
       `service-ips: ${LB} : goto external-ip-1`,
-      `service-ranges: ${LB} . tcp . 1-9 : goto external-ip-1-slot1`,
-      `service-ranges: ${LB} . tcp . 10-19 : goto external-ip-1-slot2`,
-      `service-ranges: ${LB} . tcp . 20-29 : goto external-ip-1-slot3`,
+      `vip-ranges-1: ${LB} . 1 . tcp . 1-9`,
+      `vip-ranges-1: ${LB} . 2 . tcp . 10-19`,
+      `vip-ranges-1: ${LB} . 3 . tcp . 20-29`,
     ]);
     nextDiff(plan, [], ['a']);
     assert.deepEqual(snapshot(plan), snapshot(appliedPlan(...all.slice(1))));
@@ -398,7 +402,7 @@ describe('plan: Services that share a VIP', () => {
     const allowed = [...removed.deletes, ...removed.cleanup].filter((text) =>
       /^allowed/.test(text),
     );
-    assert.deepEqual(allowed, [`allowed-ranges: ${LB} . tcp . 1-100 . 10.0.0.0-10.255.255.255`]);
+    assert.deepEqual(allowed, [`allowed-range-sources: ${LB} . 1 . 10.0.0.0-10.255.255.255`]);
     assert.ok(
       !removed.deletes.some((text) => /^health/.test(text)),
       'another Route still needs it',

@@ -21,14 +21,14 @@ describe('static-chains: base chains and static rules', () => {
     assert.deepEqual(lookups('services'), [
       'health-check-node-ports',
       'service-ports',
-      'service-ranges',
+      'range-vips',
       'service-ips',
       'node-port-ips',
     ]);
     assert.deepEqual(lookups('service-endpoints-check'), [
       'health-check-node-ports',
       'no-endpoint-ports',
-      'no-endpoint-ranges',
+      'no-endpoint-range-vips',
       'no-endpoint-ips',
       'service-range-ips',
       'node-port-ips',
@@ -40,7 +40,7 @@ describe('static-chains: base chains and static rules', () => {
     ]);
     assert.deepEqual(lookups('update-affinity'), [
       ...thrice('affinity-update-ports'),
-      ...thrice('affinity-update-ranges'),
+      'affinity-update-range-vips',
       'affinity-update-ips',
       ...thrice('node-port-ips'),
     ]);

@@ -166,9 +166,9 @@ describe('owner pods: holders of addresses', () => {
       true,
     );
     let resolved = 0;
-    for (; table.hasChanges; resolved++) table.takeChanges(1);
+    for (; table.hasChanges; resolved++) table.takeChanges({ services: 1, ranges: 1 });
     table.upsert(podAt('10.0.0.3', 'shop'));
-    for (resolved = 0; table.hasChanges; resolved++) table.takeChanges(1);
+    for (resolved = 0; table.hasChanges; resolved++) table.takeChanges({ services: 1, ranges: 1 });
     assert.equal(resolved, 1);
   });
 });

@@ -724,3 +724,52 @@ describe('proxier: scheduling', () => {
     });
   });
 });
+
+describe('proxier: Services with port ranges', () => {
+  const ranged = (name: string, index: number, first: number) =>
+    service({
+      name,
+      clusterIPs: [`10.97.0.${index}`],
+      portsAnnotation: Array.from({ length: 800 }, (_, at) => `${first + 2 * at}/UDP`).join(),
+    });
+
+  it('are written in parts, and an ordinary change waits for one part only', async () => {
+    const { table, proxier, pass, sync, backends, timers } = build();
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(5000);
+    const [{ applied }] = backends;
+    applied.length = 0;
+    const names = ['a', 'b', 'c'];
+    for (const [index, name] of names.entries()) table.upsert(ranged(name, index, 1));
+    table.upsert(service({ name: 'ordinary' }));
+    await pass(0);
+    const served = () =>
+      (applied.at(-1)?.routes ?? []).map((id) => id.replace(/^default\/|\/IPv4.*/g, ''));
+    assert.deepEqual(served(), ['a', 'ordinary']);
+    // The rest follows, part by part, without further changes.
+    for (let left = 10; left > 0 && served().length < 4; left--) await pass(1000);
+    assert.deepEqual(served(), ['a', 'b', 'c', 'ordinary']);
+    for (const name of names) table.remove('Service', `default/${name}`);
+    table.remove('Service', 'default/ordinary');
+    await pass(1000);
+    assert.ok(!served().includes('ordinary'));
+    for (let left = 10; left > 0 && served().length > 0; left--) await pass(1000);
+    assert.deepEqual(served(), []);
+    await proxier.stop();
+    assert.equal(timers.pending, 0);
+  });
+
+  it('are all written by a full sync', async () => {
+    const { table, proxier, pass, sync, backends } = build();
+    for (const [index, name] of ['a', 'b', 'c'].entries()) table.upsert(ranged(name, index, 1));
+    sync('Service', 'EndpointSlice', 'Node');
+    proxier.setNodeAddresses(ADDRESSES);
+    await pass(0);
+    assert.deepEqual(
+      backends[0].applied.map(({ full, routes }) => [full, routes.length]),
+      [[true, 3]],
+    );
+    await proxier.stop();
+  });
+});

@@ -86,7 +86,7 @@ describe('route-table: a VIP that Services of other namespaces request', () => {
     for (let number = 0; number < 1000; number++) table.upsert(claimant(`evil/s${number}`, 11));
     table.takeChanges();
     table.upsert({ ...owner, portsAnnotation: 'all' });
-    assert.equal(table.takeChanges(1).refusals.raised.length, 0);
+    assert.equal(table.takeChanges({ services: 1, ranges: 1 }).refusals.raised.length, 0);
     assert.equal(table.hasChanges, false);
   });
 });
@@ -261,9 +261,9 @@ describe('route-table: incremental resolution', () => {
     table.upsert(slice([endpoint('10.0.0.1')], { serviceKey: 'default/a' }));
     table.upsert(node('east'));
     assert.deepEqual(counts(), [2, 2, 1, 1]);
-    table.takeChanges(1);
+    table.takeChanges({ services: 1, ranges: 1 });
     assert.deepEqual(counts(), [2, 2, 1, 1]);
-    table.takeChanges(1);
+    table.takeChanges({ services: 1, ranges: 1 });
     assert.deepEqual(counts(), [2, 0, 1, 0]);
     table.remove('EndpointSlice', 'default/a-1');
     table.remove('Service', 'default/b');
@@ -449,5 +449,52 @@ describe('route-table: incremental resolution', () => {
       return table.takeChanges().refusals.warnings.length;
     };
     assert.deepEqual([warnings('a'), warnings('a'), warnings('b')], [1, 0, 1]);
+  });
+});
+
+describe('route-table: the budget of ranges of a namespace', () => {
+  const ranged = (name: string, creationTimestamp: string, portsAnnotation: string) =>
+    service({
+      name,
+      creationTimestamp,
+      portsAnnotation,
+      clusterIPs: [`10.96.0.${name.charCodeAt(0)}`],
+    });
+
+  it('refuses the younger Service as a whole, and serves it when the older one needs less', () => {
+    const table = new RouteTable({
+      nodeName: 'node-a',
+      allPortsEnabled: true,
+      rangeBudget: 3,
+      onChange: () => {},
+    });
+    table.upsert(ranged('young', '2026-02-01', '1/UDP,3/UDP'));
+    assert.deepEqual(table.takeChanges().refusals.raised, []);
+    table.upsert(ranged('old', '2026-01-01', '1/UDP,3/UDP'));
+    const { routes, refusals, refused } = table.takeChanges();
+    assert.deepEqual([...refused], [['default/young', true]]);
+    assert.deepEqual(
+      refusals.raised.map(({ serviceKey, reason }) => [serviceKey, reason]),
+      [['default/young', 'Budget']],
+    );
+    assert.deepEqual(
+      [routes.upserts, routes.removals].map((list) => list.map(({ name }) => name)),
+      [['default/old'], ['default/young']],
+    );
+    assert.equal(table.inspect('default/young')?.routes.length, 0);
+    // A change of a refused Service changes nothing while it does not fit.
+    table.upsert(ranged('young', '2026-02-01', '5/UDP,7/UDP'));
+    assert.deepEqual(table.takeChanges().routes.upserts, []);
+    table.upsert(ranged('old', '2026-01-01', 'all'));
+    const again = table.takeChanges();
+    assert.deepEqual(
+      again.refusals.cleared.map(({ serviceKey }) => serviceKey),
+      ['default/young'],
+    );
+    assert.deepEqual(again.routes.upserts.map(({ name }) => name).sort(), [
+      'default/old',
+      'default/young',
+    ]);
+    assert.deepEqual(table.inspect('default/young')?.refusals, []);
   });
 });

@@ -144,6 +144,7 @@ describe('status page: steps of a packet', () => {
     ['element', 'service-ports', '10.96.0.1 . tcp . 80 : goto endpoints-3', 'match'],
     ['element', 'node-ports', 'tcp . 30080 : goto x', 'match'],
     ['element', 'allowed-ips', '10.96.0.1 . 192.0.2.0/24', 'sources'],
+    ['element', 'allowed-range-sources', '10.96.0.1 . 1 . 192.0.2.0/24', 'sources'],
     ['element', 'affinity-update-ips', '10.96.0.1 : goto x', 'choice'],
     ['element', 'endpoint-ips', '10.96.0.1 . 0 : 10.244.0.1', 'translate'],
     ['element', 'endpoints', '10.96.0.1 . tcp . 80 . 0 : 10.244.0.1 . 80', 'translate'],

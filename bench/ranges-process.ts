@@ -1,0 +1,211 @@
+/** Runs in a namespace of the bench: an agent with Services that have the most ranges, and an ordinary Service. */
+import { readFileSync } from 'node:fs';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { iptablesBackend } from '../iptables/backend.ts';
+import { iptablesCommands } from '../iptables/commands.ts';
+import { FamilyProxier } from '../proxier/family-proxier.ts';
+import { Proxier } from '../proxier/proxier.ts';
+import { RouteTable } from '../proxier/route-table.ts';
+import { systemTimers } from '../sync/timers.ts';
+import { endpoint, service, slice } from '../test/fixtures.ts';
+import { NODE } from './cluster.ts';
+import { serve } from './jobs.ts';
+import { nftablesBackend } from './owned-process.ts';
+import { compileOptions } from './portwide.ts';
+
+export type RangesJobs = typeof jobs;
+
+export const MODES = ['nftables', 'iptables'] as const;
+export type RangesMode = (typeof MODES)[number];
+export const PHASES = ['idle', 'create', 'change', 'delete', 'idle again'] as const;
+
+/** What the agent does in one phase. */
+export interface Phase {
+  readonly seconds: number;
+  /** Seconds of kernel time. */
+  readonly cpu: number;
+  /** Milliseconds of each ordinary change. */
+  readonly latencies: readonly number[];
+}
+
+interface RangesLoad {
+  readonly mode: RangesMode;
+  readonly services: number;
+  readonly ranges: number;
+  /** More than 1: pods own the ports, in so many slices. */
+  readonly slices: number;
+  readonly namespaces: number;
+}
+
+/** The default minimum interval between updates, in milliseconds. */
+const MIN_SYNC_PERIOD = { nftables: 100, iptables: 1000 };
+/** Milliseconds between two ordinary changes, and of a phase without load. */
+const [PAUSE, IDLE] = [10, 2000];
+/** The longest delay that a timer supports, in milliseconds. */
+const NEVER = 2 ** 31 - 1;
+
+const address = (first: number, index: number) =>
+  `10.${first}.${(index >> 8) & 255}.${index & 255}`;
+
+/** Service number `index`. @param shift 1: with other ports. */
+function objects({ ranges, slices, namespaces }: RangesLoad, index: number, shift: number) {
+  const namespace = `tenant-${index % namespaces}`;
+  const name = `media-${index}`;
+  const first = 20_000 + shift;
+  const ports =
+    slices > 1
+      ? {
+          ownedPortsAnnotation: `1-${slices}/UDP`,
+          portsPerPodAnnotation: '1',
+        }
+      : {
+          portsAnnotation: Array.from(
+            { length: ranges },
+            (_, range) => `${first + 2 * range}/UDP`,
+          ).join(),
+        };
+  const owners =
+    slices > 1
+      ? Array.from({ length: slices }, (_, ordinal) =>
+          endpoint(`10.${150 + ((index + shift) % 50)}.${ordinal >> 8}.${ordinal & 255}`, {
+            ordinal,
+            nodeName: 'node-b',
+          }),
+        )
+      : [endpoint(address(129, index))];
+  return {
+    service: service({ namespace, name, clusterIPs: [address(97, index)], ...ports }),
+    slice: slice(owners, {
+      key: `${namespace}/${name}-1`,
+      namespace,
+      name: `${name}-1`,
+      serviceKey: `${namespace}/${name}`,
+    }),
+  };
+}
+
+/** Kernel time of this process and its finished commands, in seconds. */
+function kernelTime(): number {
+  const fields = readFileSync('/proc/self/stat', 'utf8').split(') ')[1]?.split(' ') ?? [];
+  return (Number(fields[12]) + Number(fields[14])) / 100;
+}
+
+async function agent(load: RangesLoad): Promise<Readonly<Record<(typeof PHASES)[number], Phase>>> {
+  const { mode, services } = load;
+  const backend =
+    mode === 'nftables'
+      ? nftablesBackend()
+      : iptablesBackend(iptablesCommands('IPv4', 'nft'), compileOptions());
+  const family = new FamilyProxier(backend, { deleteStale: async () => 0 });
+  const table = new RouteTable({
+    nodeName: NODE,
+    allPortsEnabled: true,
+    onChange: () => proxier.request(),
+  });
+  const waiters = new Map<number, () => void>();
+  let settle = () => {};
+  const onDone = (triggerTimes: readonly number[]) => {
+    for (const time of triggerTimes) {
+      waiters.get(time)?.();
+      waiters.delete(time);
+    }
+    if (!table.hasChanges && !family.hasChanges) settle();
+  };
+  const failed = Promise.withResolvers<never>();
+  const proxier = new Proxier({
+    table,
+    families: [family],
+    minSyncPeriod: MIN_SYNC_PERIOD[mode],
+    syncPeriod: NEVER,
+    timers: systemTimers,
+    observer: {
+      refusals: ({ raised: [first] }) => {
+        if (first !== undefined) failed.reject(new Error(JSON.stringify(first)));
+      },
+      nodeAddresses: () => {},
+      queued: () => {},
+      unchanged: (_family, triggerTimes) => onDone(triggerTimes),
+      driftDetected: () => {},
+      checkFailed: () => {},
+      checked: () => {},
+      synced: ({ triggerTimes }) => onDone(triggerTimes),
+      syncFailed: (_family, error) => failed.reject(error),
+    },
+  });
+  const settled = () =>
+    new Promise<void>((resolve) => {
+      settle = resolve;
+    });
+
+  table.upsert(service({ name: 'ordinary' }));
+  let last = 0;
+  /** Gives the ordinary Service another endpoint, and waits until the kernel has it. */
+  const ordinaryChange = async () => {
+    // The agent ignores changes from before its start.
+    const time = Math.max(Date.now(), last + 1);
+    last = time;
+    const inForce = new Promise<void>((resolve) => waiters.set(time, resolve));
+    const started = performance.now();
+    table.upsert({
+      ...slice([endpoint(address(128, time % 200))], {
+        name: 'ordinary-1',
+        serviceKey: 'default/ordinary',
+      }),
+      triggerTime: time,
+    });
+    await Promise.race([inForce, failed.promise]);
+    return performance.now() - started;
+  };
+  const first = settled();
+  for (const kind of ['Service', 'EndpointSlice', 'Node'] as const) table.synced(kind);
+  proxier.setNodeAddresses(['192.0.2.1']);
+  await first;
+
+  const phase = async (work: () => Promise<void>): Promise<Phase> => {
+    const [started, before] = [performance.now(), kernelTime()];
+    let isOver = false;
+    const working = work().finally(() => {
+      isOver = true;
+    });
+    const latencies: number[] = [];
+    while (!isOver) {
+      latencies.push(await ordinaryChange());
+      await sleep(PAUSE);
+    }
+    await working;
+    const seconds = (performance.now() - started) / 1000;
+    return { seconds, cpu: kernelTime() - before, latencies };
+  };
+  /** Makes a change of each Service, as a source delivers pages, and waits until the kernel has all. */
+  const forAll = (make: (index: number) => void) => async () => {
+    for (let index = 0; index < services; index++) {
+      make(index);
+      if (index % 50 === 49) await nextTurn();
+    }
+    await settled();
+  };
+  const upsert = (shift: number) => (index: number) => {
+    const made = objects(load, index, shift);
+    table.upsert(made.service);
+    table.upsert(made.slice);
+  };
+  const idle = async () => await sleep(IDLE);
+  const report = {
+    idle: await phase(idle),
+    create: await phase(forAll(upsert(0))),
+    change: await phase(forAll(upsert(1))),
+    delete: await phase(
+      forAll((index) => {
+        const { service, slice } = objects(load, index, 1);
+        table.remove('Service', service.key);
+        table.remove('EndpointSlice', slice.key);
+      }),
+    ),
+    'idle again': await phase(idle),
+  };
+  await proxier.stop();
+  return report;
+}
+
+const jobs = { agent };
+if (import.meta.main) await serve(jobs);

@@ -1,0 +1,32 @@
+import assert from 'node:assert/strict';
+import { AffectedServices } from '../../proxier/affected-services.ts';
+
+describe('affected-services: order of changes', () => {
+  it('takes ordinary Services first, then the cheapest up to the limit', () => {
+    const affected = new AffectedServices();
+    for (const [key, cost] of [
+      ['big', 900],
+      ['one', 0],
+      ['small', 3],
+      ['two', 0],
+      ['large', 500],
+    ] as const)
+      affected.add(key, cost);
+    assert.equal(affected.hasOrdinary, true);
+    assert.deepEqual(affected.take({ services: 1, ranges: 1000 }), ['one']);
+    assert.deepEqual(affected.take({ services: 5, ranges: 0 }), ['two']);
+    assert.equal(affected.hasOrdinary, false);
+    assert.deepEqual(affected.take({ services: 5, ranges: 1000 }), ['small', 'large']);
+    assert.deepEqual(affected.take({ services: 5, ranges: 100 }), ['big']);
+    assert.equal(affected.size, 0);
+  });
+
+  it('counts a Service by the most that it has or had', () => {
+    const affected = new AffectedServices();
+    affected.add('x', 0);
+    affected.add('x', 7);
+    affected.add('x', 0);
+    assert.equal(affected.has('x'), true);
+    assert.deepEqual([affected.size, affected.hasOrdinary], [1, false]);
+  });
+});

@@ -1,0 +1,82 @@
+import assert from 'node:assert/strict';
+import { ALL_PORT_FEATURES } from '../../api/all-ports.ts';
+import type { Service } from '../../api/objects.ts';
+import { RangeBudget, rangeCost } from '../../services/range-budget.ts';
+import { servedPorts } from '../../services/served-ports.ts';
+import { service } from '../fixtures.ts';
+
+const ports = (fields: Partial<Service>) => servedPorts(service(fields), ALL_PORT_FEATURES).ports;
+/** A Service with `count` ranges. */
+const ranges = (count: number) =>
+  ports({ portsAnnotation: Array.from({ length: count }, (_, at) => `${2 * at + 1}/UDP`).join() });
+
+describe('range-budget: what ranges cost', () => {
+  it('counts ranges, slices and sources once for each VIP', () => {
+    const balanced = {
+      type: 'LoadBalancer' as const,
+      loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' as const }],
+    };
+    assert.equal(rangeCost(ports({})), 0);
+    assert.equal(rangeCost(ports({ portsAnnotation: 'all' })), 0);
+    assert.equal(rangeCost(ports({ portsAnnotation: '5060/UDP,8000-9000/TCP' })), 2);
+    assert.equal(rangeCost(ports({ ...balanced, portsAnnotation: '5060/UDP,8000-9000/TCP' })), 4);
+    const owned = { ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' };
+    assert.equal(rangeCost(ports(owned)), 1 + 10);
+    const sources = { ...balanced, loadBalancerSourceRanges: ['10.0.0.0/8', '192.0.2.0/24'] };
+    assert.equal(rangeCost(ports({ ...sources, portsAnnotation: '1/UDP,3/UDP' })), 2 * (2 + 2));
+    assert.equal(rangeCost(ports({ ...sources, ...owned })), 2 * (1 + 10 + 2));
+  });
+});
+
+describe('range-budget: Services of one namespace', () => {
+  const build = () => {
+    const budget = new RangeBudget(10);
+    const refused = (...keys: string[]) => keys.filter((key) => budget.refusal(key) !== undefined);
+    return { budget, refused };
+  };
+
+  it('refuses the youngest Services that do not fit, and names cost and budget', () => {
+    const { budget, refused } = build();
+    assert.deepEqual([...budget.replaceClaim('a/young', '2026-03-01', ranges(4))], []);
+    assert.deepEqual([...budget.replaceClaim('a/old', '2026-01-01', ranges(5))], []);
+    assert.deepEqual([...budget.replaceClaim('a/middle', '2026-02-01', ranges(3))], ['a/young']);
+    assert.deepEqual(budget.refusal('a/young'), {
+      serviceKey: 'a/young',
+      reason: 'Budget',
+      field: 'metadata.annotations["portwide.dev/ports"]',
+      message:
+        '4 ranges and slices are more than older Services leave of the 10 for namespace a on a node; list fewer ranges, or use all ports',
+    });
+    // A younger one that fits is served.
+    budget.replaceClaim('a/youngest', '2026-04-01', ranges(2));
+    assert.deepEqual(refused('a/old', 'a/middle', 'a/young', 'a/youngest'), ['a/young']);
+  });
+
+  it('serves a refused Service once there is room', () => {
+    const { budget, refused } = build();
+    for (const [key, time] of [
+      ['a/one', '1'],
+      ['a/two', '2'],
+      ['a/three', '3'],
+    ] as const)
+      budget.replaceClaim(key, time, ranges(5));
+    assert.deepEqual(refused('a/one', 'a/two', 'a/three'), ['a/three']);
+    assert.deepEqual([...budget.replaceClaim('a/one', '1', ranges(1))], []);
+    assert.deepEqual([...budget.replaceClaim('a/two', '2', [])], ['a/three']);
+    assert.deepEqual(refused('a/one', 'a/two', 'a/three'), []);
+  });
+
+  it('counts each namespace on its own, and Services of the same age by name', () => {
+    const { budget, refused } = build();
+    for (const key of ['a/x', 'a/w', 'b/x', 'ab/x']) budget.replaceClaim(key, '', ranges(6));
+    assert.deepEqual(refused('a/x', 'a/w', 'b/x', 'ab/x'), ['a/x']);
+    assert.deepEqual([budget.costOf('a/x'), budget.costOf('a/none')], [6, 0]);
+  });
+
+  it('refuses a Service that alone exceeds the budget', () => {
+    const { budget } = build();
+    assert.deepEqual([...budget.replaceClaim('a/x', '', ranges(11))], ['a/x']);
+    assert.deepEqual([...budget.replaceClaim('a/x', '', ports({}))], ['a/x']);
+    assert.equal(budget.refusal('a/x'), undefined);
+  });
+});
