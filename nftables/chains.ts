@@ -231,13 +231,13 @@ export function sourceRangesChain(
 }
 
 /** What a source is allowed for: a port, the ranges or all ports of a Service, or the ports that pods own. */
-export type SourceRangesKind = RouteMatch['kind'] | 'owned';
+export type SourceRangesKind = RouteMatch['kind'] | 'slices';
 
 /** The sets of allowed sources (loadBalancerSourceRanges). */
 export const SOURCE_RANGE_SETS: Readonly<Record<SourceRangesKind, MapName>> = {
   port: 'allowed-ports',
   ranges: 'allowed-range-sources',
-  owned: 'allowed-ranges',
+  slices: 'allowed-ranges',
   all: 'allowed-ips',
 };
 

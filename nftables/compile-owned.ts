@@ -61,7 +61,7 @@ export function* compileOwnedSteps(
       // UDP packets to a slice with an owner do not come here: they are not tracked.
       if (ranges.every(({ protocol }) => protocol === 'UDP')) return ACCEPT;
       const tracked = trackedChain(partOf(address), options);
-      return goTo(sources ? sourceRangesChain(tracked, 'owned', shared.slot, options) : tracked);
+      return goTo(sources ? sourceRangesChain(tracked, 'slices', shared.slot, options) : tracked);
     };
     const rejected: NftVerdict = sources
       ? goTo(rejectAllowedChain(options))
@@ -74,7 +74,7 @@ export function* compileOwnedSteps(
     for (const chain of compiled.chains) chains.add(chain);
     if (sources) {
       const keys = rangeKeys(address, ranges);
-      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS.owned, keys, sources));
+      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS.slices, keys, sources));
       if (vip === owned.speaker?.vip) {
         add('owned-restricted-vips', { key: address });
         restricted.add(vip);

@@ -222,7 +222,7 @@ export function isTrackedSliceMap(map: MapName): boolean {
 
 /** Whether the map has slices of UDP ports by VIP or owner, which packets reach by `owned-addresses` only. */
 export function isUdpSliceMap(map: MapName): boolean {
-  return map.startsWith('udp-owner');
+  return map.startsWith('udp-owners-') || isOwnerMap(map);
 }
 
 /** The map of UDP slices of one size. */

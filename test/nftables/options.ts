@@ -75,7 +75,7 @@ export function allChains(fields: ModeOptions, withAffinity: boolean): NftChain[
           localPolicyChain(cluster, undefined, options),
         );
         some.push(localPolicyChain(undefined, local, options));
-        for (const by of ['port', 'ranges', 'owned', 'all'] as const) {
+        for (const by of ['port', 'ranges', 'slices', 'all'] as const) {
           some.push(sourceRangesChain(selectionChain(cluster, 'all', options), by, 2, options));
         }
       }

@@ -355,7 +355,7 @@ describe('steps of a computed path', () => {
     );
     assert.deepEqual(path.step('service')?.detail, [
       'Service default/web serves 80/TCP',
-      'Service default/late: spec.clusterIPs: 10.96.0.10: port 80/TCP is already served for the older Service default/web',
+      'Service default/late: spec.clusterIPs: 10.96.0.10: is the cluster IP of Service default/web, and no other Service gets a port of it',
     ]);
     assert.equal(path.unserved, true);
     const rejecting = { fields: { rejectsOtherPorts: 'cluster IPs' as const } };
@@ -402,7 +402,7 @@ describe('steps of a computed path', () => {
         ...[whole, 'Service default/wrong', 'source', gone, 'untouched', true],
       ]);
     assert.deepEqual(await found('to=shop/overlap&port=5060'), [
-      'Service shop/overlap is refused: spec.clusterIPs: 10.96.0.77: every port is already served for the older Service default/all-ports',
+      'Service shop/overlap is refused: spec.clusterIPs: 10.96.0.77: is the cluster IP of Service default/all-ports, and no other Service gets a port of it',
       ...['Service shop/overlap', 'source', 'the packet reaches 10.244.0.5:5060'],
       ...['translated', true],
     ]);
@@ -688,7 +688,8 @@ describe('steps of a computed path', () => {
         service({
           name: 'dns',
           clusterIPs: ['10.96.0.53'],
-          externalIPs: [VIP],
+          type: 'LoadBalancer',
+          loadBalancerIngress: [{ ip: VIP, ipMode: 'VIP' }],
           ports: [servicePort({ protocol: 'UDP', port: 53 })],
         }),
       );
