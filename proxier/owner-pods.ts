@@ -15,6 +15,12 @@ import type { Timers } from '../sync/timers.ts';
  */
 const LIST_TIMEOUT = 30_000;
 
+/**
+ * Milliseconds for which the watch of a namespace outlives its last Service with owned ports. A Service that changes to and
+ * fro must not make every node list the Pods each time.
+ */
+const KEEP_WATCH = 30_000;
+
 interface Namespace {
   /** Services with owned ports. */
   readonly services: Set<ObjectKey>;
@@ -24,6 +30,8 @@ interface Namespace {
   /** `overdue`: not listed within `LIST_TIMEOUT`. */
   state: 'listing' | 'overdue' | 'listed';
   timer: unknown;
+  /** Ends the watch; undefined while a Service needs it. */
+  endTimer: unknown;
 }
 
 export class OwnerPods implements AddressHolders {
@@ -60,12 +68,15 @@ export class OwnerPods implements AddressHolders {
   setService(key: ObjectKey, namespace: string, ownsPorts: boolean): void {
     const known = this.#namespaces.get(namespace);
     if (!ownsPorts) {
-      if (known?.services.delete(key) === true && known.services.size === 0) this.#end(namespace);
+      if (known?.services.delete(key) === true && known.services.size === 0)
+        this.#endLater(namespace, known);
       return;
     }
-    const { services } = known ?? this.#namespaceOf(namespace);
-    const isFirst = services.size === 0;
-    services.add(key);
+    const watched = known ?? this.#namespaceOf(namespace);
+    const isFirst = watched.services.size === 0 && watched.endTimer === undefined;
+    watched.services.add(key);
+    this.#timers?.clear(watched.endTimer);
+    watched.endTimer = undefined;
     if (!isFirst || this.#watches === undefined) return;
     if (this.#awaited !== undefined) this.#limitWait(namespace);
     this.#watches.begin(namespace);
@@ -118,6 +129,7 @@ export class OwnerPods implements AddressHolders {
       byAddress: new Map(),
       state: this.#watches === undefined ? 'listed' : 'listing',
       timer: undefined,
+      endTimer: undefined,
     }));
   }
 
@@ -140,7 +152,8 @@ export class OwnerPods implements AddressHolders {
     const changed = [...addresses].filter(
       (address) => this.holderOf(namespace, address) !== holders.get(address),
     );
-    if (known.services.size === 0 && known.pods.size === 0) this.#namespaces.delete(namespace);
+    if (this.#watches === undefined && known.services.size === 0 && known.pods.size === 0)
+      this.#namespaces.delete(namespace);
     return new Set(changed);
   }
 
@@ -157,6 +170,12 @@ export class OwnerPods implements AddressHolders {
     known.state = state;
     this.#awaited?.delete(namespace);
     this.#onSettled(known.services);
+  }
+
+  #endLater(namespace: string, known: Namespace): void {
+    this.#awaited?.delete(namespace);
+    if (this.#watches === undefined || this.#timers === undefined) this.#end(namespace);
+    else known.endTimer = this.#timers.set(() => this.#end(namespace), KEEP_WATCH);
   }
 
   #end(namespace: string): void {

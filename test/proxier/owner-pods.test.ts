@@ -9,6 +9,9 @@ const NO_POD =
 const NOT_LISTED =
   'endpoints own no ports, because the Pods of their namespace cannot be listed; see the log, and let the agent list and watch pods';
 
+/** Milliseconds for which a watch outlives the last Service that needs it. */
+const KEPT = 30_000;
+
 /** A table with watches of Pods, whose calls are recorded. */
 function watching({ isListed = true } = {}) {
   const timers = new FakeTimers();
@@ -53,7 +56,7 @@ function watching({ isListed = true } = {}) {
 
 describe('owner pods: watches', () => {
   it('begin with the first Service with owned ports of a namespace, and end with the last', () => {
-    const { table, calls, add } = watching();
+    const { table, timers, calls, add } = watching();
     table.upsert(service({ namespace: 'shop', portsAnnotation: 'all' }));
     assert.deepEqual(calls, []);
     add('shop', 'a');
@@ -62,11 +65,30 @@ describe('owner pods: watches', () => {
     assert.deepEqual(calls.splice(0), ['begin shop', 'begin games']);
     table.remove('Service', 'shop/a');
     table.upsert(service({ namespace: 'games', name: 'c' }));
+    timers.advance(KEPT);
     assert.deepEqual(calls.splice(0), ['end games']);
     table.upsert(service({ namespace: 'shop', name: 'b', ...OWNED, portsPerPodAnnotation: '0' }));
+    timers.advance(KEPT);
     assert.deepEqual(calls.splice(0), ['end shop'], 'refused');
     add('games', 'c');
     assert.deepEqual(calls.splice(0), ['begin games']);
+  });
+
+  it('list no Pods again for a Service that changes to and fro', () => {
+    const { table, timers, calls, add, take } = watching();
+    for (let change = 0; change < 100; change++) {
+      add('shop');
+      if (change === 0) {
+        table.upsert(podAt('10.0.0.1', 'shop'));
+        table.synced('Pod', 'shop');
+      }
+      assert.deepEqual(take()[0], ['10.0.0.1']);
+      table.remove('Service', 'shop/media');
+      timers.advance(KEPT / 2);
+    }
+    assert.deepEqual(calls, ['begin shop']);
+    timers.advance(KEPT);
+    assert.deepEqual(calls, ['begin shop', 'end shop']);
   });
 
   it('do not begin if the mode has no owned ports', () => {
@@ -82,12 +104,13 @@ describe('owner pods: watches', () => {
   });
 
   it('leave no Pods in the table when they end', () => {
-    const { table, add, take } = watching();
+    const { table, timers, add, take } = watching();
     add('shop');
     table.upsert(podAt('10.0.0.1', 'shop'));
     table.synced('Pod', 'shop');
     assert.deepEqual(take(), [['10.0.0.1'], []]);
     table.remove('Service', 'shop/media');
+    timers.advance(KEPT);
     table.upsert(podAt('10.0.0.1', 'shop'));
     table.takeChanges();
     add('shop');
@@ -280,6 +303,7 @@ describe('owner pods: warnings of endpoints without a pod', () => {
     assert.deepEqual(take(), [[], []], 'no second warning');
     table.remove('Service', 'shop/media');
     table.takeChanges();
+    timers.advance(KEPT);
     assert.deepEqual([timers.pending, table.endpointsWithoutSlice.size], [0, 0]);
   });
 });
