@@ -193,7 +193,14 @@ describe('variables: serviceVariables of an all-ports Service', () => {
   };
 
   it('has the host of a refused Service too', () => {
-    const ofTheNode = ['OwnedPorts', 'LoadBalancing', 'FeatureGate', 'NodeAddress', 'Overlap', 'Budget'];
+    const ofTheNode = [
+      'OwnedPorts',
+      'LoadBalancing',
+      'FeatureGate',
+      'NodeAddress',
+      'Overlap',
+      'Budget',
+    ];
     assert.deepEqual(Object.keys(REFUSED).concat(ofTheNode), [...REFUSAL_REASONS]);
     for (const [reason, fields] of Object.entries(REFUSED)) {
       const expected = fields.clusterIPs === undefined ? HOST : [];
