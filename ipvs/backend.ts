@@ -11,7 +11,7 @@ import type { TableChange } from '../iptables/ruleset.ts';
 import { type RulesetWriter, rulesetWriter } from '../iptables/writer.ts';
 import { EINVAL } from '../netlink/core/error.ts';
 import type { IpsetEntry } from '../netlink/ipset/ipset.ts';
-import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
+import type { ApplyReport, Backend, BackendStats, RefusalState } from '../proxier/backend.ts';
 import type { Comparison } from '../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../proxier/comparison.ts';
 import { SyncOverlap } from '../proxier/sync-overlap.ts';
@@ -130,7 +130,10 @@ class IpvsBackend implements Backend {
     this.#stopDrainChecks = callPeriodically(timers, DRAIN_CHECK_PERIOD, () => {
       const isIdle = this.#plan.drainingVips.size === 0 && this.#pendingUnbinds.length === 0;
       if (!this.#termination.isEmpty || !isIdle)
-        void this.#enqueueDrainCheck(() => this.#termination.checkAll());
+        void this.#enqueueDrainCheck(async () => {
+          await this.#termination.checkAll();
+          await this.#plan.drainingVips.checkConntrack((vip) => this.#kernel.hasConnections(vip));
+        });
     });
   }
 
@@ -151,7 +154,7 @@ class IpvsBackend implements Backend {
     this.#changeOrDefer(() => this.#plan.update(changed, gone));
   }
 
-  setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
+  setRefusedServices(changes: ReadonlyMap<ObjectKey, RefusalState>): void {
     this.#changeOrDefer(() => this.#plan.drainingVips.setRefusedServices(changes));
   }
 

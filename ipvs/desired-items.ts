@@ -109,6 +109,11 @@ export class DesiredItems implements ItemView {
     return this.#referenced.has(key);
   }
 
+  /** Whether the item has more than one reference. */
+  isShared(key: string): boolean {
+    return (this.#referenced.get(key)?.references ?? 0) > 1;
+  }
+
   get(key: string): IpvsItem | undefined {
     return this.#referenced.get(key)?.item;
   }

@@ -1,5 +1,6 @@
 /** VIPs that stay bound until their connections end. */
 import type { ObjectKey } from '../api/objects.ts';
+import type { RefusalState } from '../proxier/backend.ts';
 import type { DesiredItems } from './desired-items.ts';
 import type { IpvsItem } from './items.ts';
 
@@ -7,7 +8,8 @@ import type { IpvsItem } from './items.ts';
  * VIPs without a Route that stay bound while they have connections, and take no new connections.
  * IPVS sees only packets to local addresses, so unbinding a VIP cuts its connections. For a deleted
  * Service the VIP is unbound at once, as in kube-proxy, because another host may already own the
- * VIP. A refused Service keeps its connections, as in the other modes.
+ * VIP. A refused Service keeps its connections, as in the other modes, and so does a Service that is
+ * served again without the VIP.
  */
 export class DrainingVips {
   readonly #desired: DesiredItems;
@@ -15,20 +17,31 @@ export class DrainingVips {
   readonly #refusedServices = new Set<ObjectKey>();
   /** Refused Services by VIP; an empty set if an earlier agent or kube-proxy bound the VIP. */
   readonly #owners = new Map<string, Set<ObjectKey>>();
+  /**
+   * VIPs whose Service is served again. IPVS counts connections of a fwmark service for all VIPs
+   * together, so only conntrack tells whether such a VIP has connections.
+   */
+  readonly #inConntrack = new Set<string>();
 
   constructor(desired: DesiredItems) {
     this.#desired = desired;
   }
 
   /**
-   * Records which Services are refused as a whole (true) or no longer refused (false). Services that
-   * are no longer refused are served again or deleted, so their VIPs stop draining.
+   * Records which Services are refused as a whole, served again, or deleted. The VIPs of a deleted
+   * Service stop draining.
    */
-  setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
-    for (const [key, isRefused] of changes) {
-      if (isRefused) this.#refusedServices.add(key);
-      else if (this.#refusedServices.delete(key)) this.#removeOwner(key);
+  setRefusedServices(changes: ReadonlyMap<ObjectKey, RefusalState>): void {
+    for (const [key, state] of changes) {
+      if (state === 'refused') this.#refusedServices.add(key);
+      else this.#refusedServices.delete(key);
+      if (state === 'served') this.#serveAgain(key);
+      if (state === 'deleted') this.#removeOwner(key);
     }
+  }
+
+  #serveAgain(key: ObjectKey): void {
+    for (const [vip, owners] of this.#owners) if (owners.has(key)) this.#inConntrack.add(vip);
   }
 
   #removeOwner(key: ObjectKey): void {
@@ -65,17 +78,35 @@ export class DrainingVips {
 
   /** Stops keeping a VIP; the next sync unbinds it. Does nothing for a VIP that is not kept. */
   release(vip: string): void {
-    if (!this.#owners.delete(vip)) return;
+    if (!this.#forget(vip)) return;
     for (const item of bindingItems(vip)) this.#desired.removeReference(item);
   }
 
+  #forget(vip: string): boolean {
+    this.#inConntrack.delete(vip);
+    return this.#owners.delete(vip);
+  }
+
   /**
-   * Stops keeping VIPs without connections.
+   * Looks for connections to VIPs whose Service is served again, so that `takeIdle` takes those
+   * without any. Call it rarely: each such VIP costs a dump of conntrack.
+   * @throws (rejection) whatever `hasConnections` throws.
+   */
+  async checkConntrack(hasConnections: (vip: string) => Promise<boolean>): Promise<void> {
+    for (const vip of [...this.#inConntrack]) {
+      if (!(await hasConnections(vip))) this.#inConntrack.delete(vip);
+    }
+  }
+
+  /**
+   * Stops keeping VIPs without connections, and VIPs that their Service binds again.
+   * @param hasConnections whether destinations of services with this VIP drain.
    * @returns items that are no longer desired, for the caller to remove from the kernel.
    */
   takeIdle(hasConnections: (vip: string) => boolean): IpvsItem[] {
-    const idle = this.vips.filter((vip) => !hasConnections(vip));
-    for (const vip of idle) this.#owners.delete(vip);
+    const isUsed = (vip: string) => this.#inConntrack.has(vip) && !this.#desired.isShared(vip);
+    const idle = this.vips.filter((vip) => !hasConnections(vip) && !isUsed(vip));
+    for (const vip of idle) this.#forget(vip);
     return idle
       .flatMap(bindingItems)
       .filter((item) => this.#desired.removeReferenceUnrecorded(item));

@@ -2,6 +2,7 @@
 import { isLinkLocal } from '../api/addresses.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { IPVS_DEVICE } from '../api/vip-device.ts';
+import { type ConntrackEntry, dumpConntrack } from '../netlink/conntrack/conntrack.ts';
 import {
   EAFNOSUPPORT,
   EEXIST,
@@ -11,6 +12,7 @@ import {
   type NetlinkError,
   UnsupportedError,
 } from '../netlink/core/error.ts';
+import { protocolOf } from '../netlink/core/protocol.ts';
 import {
   type IpsetChange,
   type IpsetEntry,
@@ -70,6 +72,15 @@ export class SchedulerMissingError extends Error {
   }
 }
 
+/**
+ * Whether conntrack has an entry of a protocol that IPVS schedules. `net.ipv4.vs.conntrack` keeps
+ * the connections of IPVS there.
+ */
+async function hasConnections(family: IpFamily, origDst: string): Promise<boolean> {
+  const keep = ({ protocol }: ConntrackEntry) => protocolOf(protocol) !== undefined;
+  return (await dumpConntrack({ family, origDst, keep })).length > 0;
+}
+
 const LINKS = { findLink, createDummy, changeAddresses, listBoundAddresses };
 
 /** Access to the kernel; tests use an in-memory fake. */
@@ -80,6 +91,7 @@ export interface KernelInterfaces {
     'list' | 'visitEntries' | 'create' | 'destroy' | 'swap' | 'change' | 'close'
   >;
   readonly links: typeof LINKS;
+  readonly hasConnections: typeof hasConnections;
 }
 
 /** The IPVS table, the ipsets and the dummy device, in one family. */
@@ -88,21 +100,24 @@ export class IpvsKernel {
   readonly #ipvs: KernelInterfaces['ipvs'];
   readonly #sets: KernelInterfaces['sets'];
   readonly #links: KernelInterfaces['links'];
+  readonly #hasConnections: KernelInterfaces['hasConnections'];
   /** Interface index of the dummy device at the last full sync. */
   #deviceIndex: number | undefined;
 
-  constructor(family: IpFamily, { ipvs, sets, links }: KernelInterfaces) {
+  constructor(family: IpFamily, { ipvs, sets, links, hasConnections }: KernelInterfaces) {
     this.family = family;
     this.#ipvs = ipvs;
     this.#sets = sets;
     this.#links = links;
+    this.#hasConnections = hasConnections;
   }
 
   /** @throws IpvsMissingError, UnsupportedError, NetlinkError */
   static async open(family: IpFamily): Promise<IpvsKernel> {
     const ipvs = await Ipvs.open();
     try {
-      return new IpvsKernel(family, { ipvs, sets: await Ipsets.open(), links: LINKS });
+      const sets = await Ipsets.open();
+      return new IpvsKernel(family, { ipvs, sets, links: LINKS, hasConnections });
     } catch (error) {
       await ipvs.close();
       throw error;
@@ -161,6 +176,11 @@ export class IpvsKernel {
 
   destinations(key: IpvsServiceKey): Promise<IpvsDestinationState[]> {
     return this.#ipvs.destinations(key);
+  }
+
+  /** Whether conntrack has connections to a VIP. @throws (rejection) NetlinkError */
+  hasConnections(vip: string): Promise<boolean> {
+    return this.#hasConnections(this.family, vip);
   }
 
   /**

@@ -27,13 +27,16 @@ export interface BackendStats {
      */
     readonly waiting: number;
   };
-  /** Number of VIPs without a served Service that remain bound until their connections end. */
+  /** Number of VIPs that no Service is served on and that remain bound until their connections end. */
   readonly drainingVips?: number;
   /** Number of nf_tables elements, by map. */
   readonly elements?: ReadonlyMap<string, number>;
   /** Number of failed attempts to remove unknown objects from the agent's nf_tables table. */
   readonly cleanupFailures?: number;
 }
+
+/** State of a Service that is or was refused as a whole. */
+export type RefusalState = 'refused' | 'served' | 'deleted';
 
 /**
  * One proxy mode in one IP family. `update` and `setNodeAddresses` only change the desired state and are quick;
@@ -47,11 +50,11 @@ export interface Backend {
   /** Sets the CIDRs of cluster IPs. Implemented by modes that drop packets to cluster IPs that no Service has. */
   setServiceCidrs?(cidrs: readonly string[]): void;
   /**
-   * Reports Services that are now refused as a whole (true), or no longer refused because they are served or
-   * deleted (false). Call it before the `update` that changes Routes of a reported Service. Implemented by modes in
-   * which connections of a refused Service need kernel state besides conntrack entries.
+   * Reports changed states of Services that are or were refused as a whole. Call it before the `update` that changes
+   * Routes of a reported Service. Implemented by modes in which connections of a refused Service need kernel state
+   * besides conntrack entries.
    */
-  setRefusedServices?(changes: ReadonlyMap<ObjectKey, boolean>): void;
+  setRefusedServices?(changes: ReadonlyMap<ObjectKey, RefusalState>): void;
   /** Writes the desired state. @param full resync: compare with the kernel, and repair all drift and stale rules. */
   apply(full: boolean): Promise<ApplyReport>;
   /**

@@ -6,7 +6,7 @@ import type { NodeAddresses } from '../services/node-port-addresses.ts';
 import type { Route } from '../services/route.ts';
 import type { ServiceHealth } from '../services/service-health.ts';
 import { localhostNodePort } from '../traffic/localhost-node-port.ts';
-import type { Backend } from './backend.ts';
+import type { Backend, RefusalState } from './backend.ts';
 import { type CleanupScope, type FlowTuple, StaleFlowTracker } from './stale-flows.ts';
 
 /** The conntrack entries of one family. */
@@ -125,7 +125,7 @@ export class FamilyProxier {
   }
 
   /** See `Backend.setRefusedServices`. */
-  setRefusedServices(changes: ReadonlyMap<ObjectKey, boolean>): void {
+  setRefusedServices(changes: ReadonlyMap<ObjectKey, RefusalState>): void {
     if (changes.size === 0 || this.backend.setRefusedServices === undefined) return;
     this.backend.setRefusedServices(changes);
     this.#dirty = true;

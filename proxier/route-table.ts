@@ -23,6 +23,7 @@ import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
 import type { ObjectSink, PodWatches } from '../sources/source.ts';
 import { AffectedServices, type TakeLimits } from './affected-services.ts';
+import type { RefusalState } from './backend.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { ContestedVips } from './contested-vips.ts';
 import { EndpointAddresses } from './endpoint-addresses.ts';
@@ -103,8 +104,8 @@ export class RouteTable implements ObjectSink {
   readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
-  /** Services refused as a whole, as opposed to single VIPs. */
-  readonly #refused = new Set<ObjectKey>();
+  /** Services that are or were refused as a whole, as opposed to single VIPs. */
+  readonly #refused = new Map<ObjectKey, RefusalState>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #affected = new AffectedServices();
   readonly #triggers: ChangeTriggers;
@@ -321,7 +322,7 @@ export class RouteTable implements ObjectSink {
     const upserts: Route[] = [];
     const removals: Route[] = [];
     const before = new Map<string, Route>();
-    const refused = new Map<ObjectKey, boolean>();
+    const refused = new Map<ObjectKey, RefusalState>();
     const raised: ServiceRefusal[] = [];
     const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
@@ -347,9 +348,8 @@ export class RouteTable implements ObjectSink {
       setList(this.#routes, key, [...routes.values()]);
       this.#withOwnedPorts.set(key, this.#ownsPorts(key) ? this.#slices.of(key) : []);
 
-      if (resolved.isRefused !== this.#refused.has(key)) refused.set(key, resolved.isRefused);
-      if (resolved.isRefused) this.#refused.add(key);
-      else this.#refused.delete(key);
+      const state = this.#recordRefusal(key, resolved.isRefused);
+      if (state !== undefined) refused.set(key, state);
 
       const previous = this.#refusals.get(key) ?? [];
       raised.push(...without(refusals, previous));
@@ -378,13 +378,24 @@ export class RouteTable implements ObjectSink {
     return {
       /** `before` has the previous versions of the Routes in `upserts`. */
       routes: { upserts, removals, before },
-      /** Services that are now refused as a whole (true), or no longer refused because they are served or deleted (false). */
+      /** Changed states of Services that are or were refused as a whole. */
       refused,
       refusals: { raised, cleared, warnings },
       /** Changed health check node ports; a removed health check node port has port 0. */
       health,
       triggers,
     };
+  }
+
+  /** @returns the new state of a Service that is or was refused; undefined if it has not changed. */
+  #recordRefusal(key: ObjectKey, isRefused: boolean): RefusalState | undefined {
+    const before = this.#refused.get(key);
+    if (before === undefined && !isRefused) return undefined;
+    const served = this.#services.has(key) ? 'served' : 'deleted';
+    const now = isRefused ? 'refused' : served;
+    if (now === 'deleted') this.#refused.delete(key);
+    else this.#refused.set(key, now);
+    return now === before ? undefined : now;
   }
 
   #updateWarnings(key: ObjectKey): ServiceWarning[] {

@@ -4,6 +4,7 @@ import { type IpvsOptions, ipvsBackend } from '../../ipvs/backend.ts';
 import { IpvsApplyError } from '../../ipvs/kernel.ts';
 import { EINVAL } from '../../netlink/core/error.ts';
 import type { IpvsChange } from '../../netlink/ipvs/ipvs.ts';
+import type { Backend, RefusalState } from '../../proxier/backend.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
@@ -197,8 +198,7 @@ describe('backend: ipvs', () => {
 
   describe('when a Service with connections is refused', () => {
     const service = `FWM ${MARK}`;
-    const refuse = new Map([['default/web', true]]);
-    const accept = new Map([['default/web', false]]);
+    const becomes = (state: RefusalState) => new Map([['default/web', state]]);
     const bound = (fake: FakeKernel) => ({
       addresses: [...fake.addresses],
       rejected: fake.sets.get('KUBE-IPVS-IPS')?.entries.size,
@@ -212,7 +212,7 @@ describe('backend: ipvs', () => {
       const backend = await serving(fake, [wide()]);
       assert.equal(backend.stats?.().drainingVips, 0);
       fake.set(service, `${POD}:0`, { activeConnections });
-      backend.setRefusedServices?.(refuse);
+      backend.setRefusedServices?.(becomes('refused'));
       backend.update([], [id]);
       await backend.apply(false);
       return backend;
@@ -278,7 +278,7 @@ describe('backend: ipvs', () => {
       timers.advance(60_000);
       await backend.findDrift();
       fake.errors.clear();
-      backend.setRefusedServices?.(accept);
+      backend.setRefusedServices?.(becomes('served'));
       backend.update([wide()], []);
       await backend.apply(false);
       timers.advance(60_000);
@@ -295,7 +295,7 @@ describe('backend: ipvs', () => {
     it('unbinds the VIP at once when the Service is deleted', async () => {
       const fake = new FakeKernel();
       const backend = await refused(fake);
-      backend.setRefusedServices?.(accept);
+      backend.setRefusedServices?.(becomes('deleted'));
       await backend.apply(false);
       assert.deepEqual(bound(fake), UNBOUND);
       assert.deepEqual([...fake.services.keys()], [service], 'its services still drain');
@@ -305,7 +305,7 @@ describe('backend: ipvs', () => {
       const fake = new FakeKernel();
       const backend = await refused(fake);
       fake.take();
-      backend.setRefusedServices?.(accept);
+      backend.setRefusedServices?.(becomes('served'));
       backend.update([wide()], []);
       await backend.apply(false);
       assert.deepEqual(bound(fake), { ...DRAINING, marked: 1 });
@@ -315,12 +315,90 @@ describe('backend: ipvs', () => {
       assert.deepEqual(bound(fake), { ...DRAINING, marked: 1 });
     });
 
+    describe('and is served again without one of its VIPs', () => {
+      const LB_VIP = '203.0.113.10';
+      const balanced = (): Route => ({ ...wide(), loadBalancerIPs: [LB_VIP] });
+
+      /** The Service had two VIPs, was refused, and is a ClusterIP Service now. */
+      async function servedAgain(fake: FakeKernel) {
+        const backend = await serving(fake, [balanced()]);
+        fake.set(service, `${POD}:0`, { activeConnections: 1 });
+        fake.connected.add(LB_VIP);
+        backend.setRefusedServices?.(becomes('refused'));
+        backend.update([], [id]);
+        await backend.apply(false);
+        backend.setRefusedServices?.(becomes('served'));
+        backend.update([wide()], []);
+        await backend.apply(false);
+        return backend;
+      }
+
+      const kept = (fake: FakeKernel) => ({
+        addresses: [...fake.addresses].sort(),
+        rejected: [...(fake.sets.get('KUBE-IPVS-IPS')?.entries.values() ?? [])]
+          .map(({ ip }) => ip)
+          .sort(),
+        marked: [...(fake.sets.get('KUBE-ALL-PORTS')?.entries.values() ?? [])].map(({ ip }) => ip),
+      });
+      const BOTH = { addresses: [VIP, LB_VIP], rejected: [VIP, LB_VIP], marked: [VIP] };
+      const ONE = { addresses: [VIP], rejected: [VIP], marked: [VIP] };
+
+      /** A minute passes: the backend checks connections. */
+      const check = async (backend: Backend) => {
+        timers.advance(60_000);
+        await backend.findDrift();
+      };
+
+      it('keeps the VIP bound until conntrack has no connection to it', async () => {
+        const fake = new FakeKernel();
+        const backend = await servedAgain(fake);
+        assert.deepEqual(kept(fake), BOTH);
+        for (const full of [false, true]) await backend.apply(full);
+        await check(backend);
+        assert.deepEqual(kept(fake), BOTH);
+        assert.equal(backend.stats?.().drainingVips, 1);
+        // The destination still has connections to the other VIP.
+        fake.connected.delete(LB_VIP);
+        await check(backend);
+        assert.deepEqual(kept(fake), ONE);
+        assert.equal(backend.stats?.().drainingVips, 0);
+      });
+
+      it('keeps the VIP bound when the Service is refused once more', async () => {
+        const fake = new FakeKernel();
+        const backend = await servedAgain(fake);
+        backend.setRefusedServices?.(becomes('refused'));
+        backend.update([], [id]);
+        await backend.apply(false);
+        await check(backend);
+        assert.deepEqual(kept(fake), { ...BOTH, marked: [] });
+      });
+
+      it('unbinds the VIP at once when the Service is deleted', async () => {
+        const fake = new FakeKernel();
+        const backend = await servedAgain(fake);
+        backend.setRefusedServices?.(becomes('deleted'));
+        backend.update([], [id]);
+        await backend.apply(false);
+        assert.deepEqual(kept(fake), { addresses: [], rejected: [], marked: [] });
+      });
+
+      it('stops keeping the VIP when a Service binds it', async () => {
+        const fake = new FakeKernel();
+        const backend = await servedAgain(fake);
+        backend.update([balanced()], []);
+        await backend.apply(false);
+        assert.equal(backend.stats?.().drainingVips, 0);
+        assert.deepEqual(kept(fake), { ...BOTH, marked: [VIP, LB_VIP] });
+      });
+    });
+
     it('keeps the VIP bound when another Service uses it', async () => {
       const fake = new FakeKernel();
       const backend = await refused(fake);
       backend.update([{ ...other, clusterIP: VIP }], []);
       await backend.apply(false);
-      backend.setRefusedServices?.(accept);
+      backend.setRefusedServices?.(becomes('deleted'));
       await backend.apply(false);
       assert.deepEqual(bound(fake), DRAINING);
       backend.update([], ['other']);
@@ -340,7 +418,7 @@ describe('backend: ipvs', () => {
       const fake = new FakeKernel();
       await refused(fake);
       const { backend, warnings } = await agent(fake, [other]);
-      backend.setRefusedServices?.(refuse);
+      backend.setRefusedServices?.(becomes('refused'));
       await backend.apply(true);
       assert.deepEqual([...fake.addresses].sort(), [VIP, '10.96.0.11']);
       // After a restart it is unknown whether the Service is refused or was deleted.
@@ -369,7 +447,7 @@ describe('backend: ipvs', () => {
       backend.update([], ['other']);
       await backend.apply(false);
       // A drain check may run before the update is applied, or after a sync that fails.
-      backend.setRefusedServices?.(refuse);
+      backend.setRefusedServices?.(becomes('refused'));
       backend.update([], [id]);
       timers.advance(60_000);
       await backend.findDrift();

@@ -29,6 +29,8 @@ export class FakeKernel {
   readonly addresses = new Set<string>();
   /** Addresses that the kernel may choose as source addresses, as an older agent bound them. */
   readonly preferred = new Set<string>();
+  /** VIPs with connections in conntrack. */
+  readonly connected = new Set<string>();
   hasDevice = false;
   deviceIndex = FIRST_INDEX;
   /** Lines that fail, with their errno. */
@@ -48,7 +50,12 @@ export class FakeKernel {
   }
 
   open(): IpvsKernel {
-    const parts = { ipvs: this.#ipvs, sets: this.#ipsets, links: this.#links };
+    const parts = {
+      ipvs: this.#ipvs,
+      sets: this.#ipsets,
+      links: this.#links,
+      hasConnections: async (_: IpFamily, vip: string) => this.connected.has(vip),
+    };
     return new IpvsKernel(this.#family, parts);
   }
 

@@ -193,22 +193,28 @@ describe('route-table: incremental resolution', () => {
     assert.deepEqual([...table.refusals()], []);
   });
 
-  it('reports Services refused as a whole, and no longer refused', () => {
+  it('reports Services that are refused as a whole, and then served or deleted', () => {
     const table = newTable();
     const web = service({ portsAnnotation: 'all' });
     const changes = () => [...table.takeChanges().refused];
     table.upsert(web);
     assert.deepEqual(changes(), []);
     table.upsert({ ...web, type: 'NodePort' });
-    assert.deepEqual(changes(), [[web.key, true]]);
+    assert.deepEqual(changes(), [[web.key, 'refused']]);
     table.upsert({ ...web, portsAnnotation: 'nonsense' });
     assert.deepEqual(changes(), []);
     table.upsert(web);
-    assert.deepEqual(changes(), [[web.key, false]]);
+    assert.deepEqual(changes(), [[web.key, 'served']]);
+    table.remove('Service', web.key);
+    assert.deepEqual(changes(), [[web.key, 'deleted']]);
     table.upsert({ ...web, type: 'NodePort' });
     table.takeChanges();
     table.remove('Service', web.key);
-    assert.deepEqual(changes(), [[web.key, false]]);
+    assert.deepEqual(changes(), [[web.key, 'deleted']]);
+    // A deleted Service that was never refused is not reported.
+    table.upsert(web);
+    table.remove('Service', web.key);
+    assert.deepEqual(changes(), []);
     // Refused for one VIP only, which another Service owns.
     for (const name of ['a', 'b']) table.upsert({ ...web, key: `default/${name}`, name });
     assert.equal(table.takeChanges().refusals.raised.length, 1);
@@ -472,7 +478,7 @@ describe('route-table: the budget of ranges of a namespace', () => {
     assert.deepEqual(table.takeChanges().refusals.raised, []);
     table.upsert(ranged('old', '2026-01-01', '1/UDP,3/UDP'));
     const { routes, refusals, refused } = table.takeChanges();
-    assert.deepEqual([...refused], [['default/young', true]]);
+    assert.deepEqual([...refused], [['default/young', 'refused']]);
     assert.deepEqual(
       refusals.raised.map(({ serviceKey, reason }) => [serviceKey, reason]),
       [['default/young', 'Budget']],

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { ALL_PORTS, type Manifest } from '../../e2e/manifests.ts';
 import { answered } from '../../e2e/scenarios/scenario.ts';
-import type { HeldConnection, Lab } from '../../lab/lab.ts';
+import { type HeldConnection, type Lab, waitFor } from '../../lab/lab.ts';
 import { allPorts, IPVS_FLAGS, IpvsLab, listed, service, vips } from '../ipvs-lab.ts';
 
 const PORT = 5060;
@@ -130,6 +130,25 @@ describe('connections in IPVS mode', () => {
       for (const vip of cases.flatMap(vipsOf)) answered(await lab.client.tcp(vip, PORT));
     });
 
+    it('keeps connections open when a refused Service is served again without its load balancer VIPs', async () => {
+      await serve();
+      await refuse();
+      await live('while the Service is refused');
+      await ipvs.agent.apply(
+        cases.flatMap(({ title, number }) => allPorts(title, number, ipvs.pods(0))),
+      );
+      await live('when only the cluster IPs are served');
+      for (const { number } of cases) {
+        for (const vip of vips(number)) answered(await lab.client.tcp(vip, PORT));
+        for (const { ip } of ingress(number)) await refusesNew(ip);
+      }
+      // Refused once more, before the VIPs are idle.
+      await refuse();
+      await live('when the Service is refused again');
+      await serve();
+      await live('when all VIPs are served again');
+    });
+
     it('keeps connections open when the annotation of a refused Service is removed', async () => {
       await serve();
       await ipvs.agent.apply(
@@ -172,6 +191,31 @@ describe('connections in IPVS mode', () => {
         ),
         [],
       );
+    });
+
+    it('unbinds a former load balancer VIP of a served Service once its connections have ended', async () => {
+      const [ended, open] = cases.map(({ number }) => ingress(number)[0]?.ip ?? '');
+      assert.ok(ended !== undefined && open !== undefined);
+      await serve();
+      const [first, second] = await ipvs.hold([ended, PORT], [open, PORT]);
+      await refuse();
+      await ipvs.agent.apply(
+        cases.flatMap(({ title, number }) => allPorts(title, number, ipvs.pods(0))),
+      );
+      await first?.close();
+      await waitFor(
+        'the VIP is unbound',
+        async () => {
+          // Closed connections stay in conntrack for two minutes.
+          const forget = `conntrack -D -d ${ended} || true`;
+          await lab.node.exec('sh', ['-c', forget]);
+          return !(await ipvs.addresses()).includes(`${ended}/32`);
+        },
+        90_000,
+      );
+      assert.ok((await ipvs.addresses()).includes(`${open}/32`));
+      assert.equal(await second?.exchange('on'), 'on');
+      await second?.close();
     });
   });
 
