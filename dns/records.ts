@@ -61,7 +61,7 @@ interface NamedPort {
 }
 
 /**
- * Computes the records of one Service (sections 2.3 and 2.5), without those of its slices
+ * Computes the records of one Service (sections 2.3 and 2.5), without records of its slices
  * (`sliceRecords`). A Service without any record, such as a headless one without a ready endpoint, has
  * no name: the answer is NXDOMAIN, as 2.4.1 requires.
  *

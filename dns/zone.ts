@@ -44,7 +44,7 @@ interface Entry {
 
 /** A change of a Service that the records of its slices do not follow yet. */
 interface Transition {
-  /** The Service whose own records are stored, without those of its slices. */
+  /** The Service whose own records are stored, without records of its slices. */
   own: Service | undefined;
   /** The remaining slices. The values are the Services that their stored records were computed for. */
   readonly slices: Map<EndpointSlice, Service | undefined>;
@@ -163,7 +163,7 @@ export class Zone implements ObjectSink {
       }
     }
     this.#transitions.set(key, transition);
-    // Otherwise the own records stay until those of the slices are complete.
+    // Otherwise the own records stay until the records of slices are complete.
     if (!hasEndpointRecords(service)) this.#setOwn(transition, service);
     if (this.#advance(key, transition)) return;
     this.#show(transition, this.#ownRecords(transition.own).records);
@@ -173,7 +173,7 @@ export class Zone implements ObjectSink {
   /** Recomputes slices of a Service in transition. @returns whether all are done. */
   #advance(key: ObjectKey, transition: Transition): boolean {
     const { service } = this.#entry(key);
-    // Before the first lists are complete, nobody waits for answers, but for the lists.
+    // Before the first lists are complete, the server is not ready, and the rest of the lists waits.
     let left = this.isSynced ? (this.#options.workPerTurn ?? WORK_PER_TURN) : Infinity;
     for (const [slice, stored] of transition.slices) {
       if (left <= 0) return false;
