@@ -28,20 +28,38 @@ export function createStatusActivity(): StatusActivity {
   };
 }
 
+/**
+ * Loads something at the first call of `load`, for all callers; again after a failure, because a shortage of file descriptors
+ * ends. `loaded` starts nothing: it has the result of a load that has begun, if any.
+ */
+export function loadOnce<T>(start: () => Promise<T>): {
+  load(): Promise<T>;
+  loaded(): Promise<T | undefined>;
+} {
+  let loading: Promise<T> | undefined;
+  return {
+    load: () => {
+      loading ??= start().catch((error: unknown) => {
+        loading = undefined;
+        throw error;
+      });
+      return loading;
+    },
+    loaded: async () => loading?.catch(() => undefined),
+  };
+}
+
 /** Starts the servers of `--status-socket` and `--status-bind-address`. A failure is logged and retried. */
 export async function startStatus(
   context: AgentContext,
   inputs: StatusInputs,
 ): Promise<{ close(): Promise<void> }> {
   const { log, options } = context;
-  let loading: Promise<StatusAnswers> | undefined;
   // Nothing of the API takes memory before the first request.
-  const load = () => {
-    loading ??= import('./status-answers.ts').then(({ createStatusAnswers }) =>
-      createStatusAnswers(context, inputs),
-    );
-    return loading;
-  };
+  const { load, loaded } = loadOnce<StatusAnswers>(async () => {
+    const { createStatusAnswers } = await import('./status-answers.ts');
+    return createStatusAnswers(context, inputs);
+  });
   const handler =
     (bindHost: string | undefined): RequestListener =>
     (request, response) => {
@@ -64,7 +82,7 @@ export async function startStatus(
     close: async () => {
       stopSampling();
       for (const server of servers) server.close();
-      await (await loading?.catch(() => undefined))?.close();
+      await (await loaded())?.close();
     },
   };
 }

@@ -25,7 +25,7 @@ import {
   servicesFlag,
 } from './harness.ts';
 import { NODE_ADDRESS, withNetwork } from './network.ts';
-import { cpuSeconds, watchMemory } from './processes.ts';
+import { cpuSeconds, schedule, watchMemory } from './processes.ts';
 import { cell, printRow, type TableRow } from './table.ts';
 
 /** Target queries per second for one core. */
@@ -174,11 +174,13 @@ async function measureArrival(seconds: number): Promise<void> {
   await withNetwork(async (network) => {
     const node = runIn('node', network.node);
     try {
-      const double = await RemoteDouble.start(node.spawn);
+      const double = await RemoteDouble.start((file, args, options) =>
+        node.spawn('taskset', ['-c', '1', file, ...args], options),
+      );
       await double.call('put', ...apiObjects(0), apiObjects(1, 'many')[0]);
       const flags = [`--master=${double.url}`, `--bind-address=${NODE_ADDRESS}`];
-      const { stdout } = node.spawn('taskset', ['-c', '0', PORTWIDE, 'dns', ...flags]);
-      if (stdout === null) throw new Error('the server did not start');
+      const { pid, stdout } = node.spawn('taskset', ['-c', '0', PORTWIDE, 'dns', ...flags]);
+      if (pid === undefined || stdout === null) throw new Error('the server did not start');
       await logged(stdout, 'serving', 1);
       const slices = manySlices();
       const questions = questionsOf(1, [QUESTIONS['A of a Service']]);
@@ -190,11 +192,15 @@ async function measureArrival(seconds: number): Promise<void> {
           rate: RATE,
         });
         const begun = performance.now();
+        const before = schedule(pid);
         for (let from = 0; from < SLICES; from += CHUNK) {
           await double.call(call, ...slices.slice(from, from + CHUNK));
         }
         printRow(`${what}: written in, s`, cell([(performance.now() - begun) / 1000], 1));
         const { p50, p99, longest, lost } = await asked;
+        const after = schedule(pid);
+        printRow('– CPU of the server, s', cell([(after.ran - before.ran) / 1e9], 1));
+        printRow('– it waited for a core, s', cell([(after.waited - before.waited) / 1e9], 1));
         for (const [title, value] of Object.entries({ p50, p99, longest }))
           printRow(`– ${title}, ms`, cell([value], 2));
         printRow('– lost', cell([lost], 0));

@@ -5,12 +5,21 @@ import { monitorEventLoopDelay } from 'node:perf_hooks';
 /** Clock ticks per second in /proc/PID/stat. */
 const TICKS = 100;
 
+/**
+ * Time that the threads of a process ran so far, and that they were ready but waited for a core, in nanoseconds. Threads that
+ * ended do not count.
+ */
+export function schedule(pid: number): { readonly ran: number; readonly waited: number } {
+  const threads = readdirSync(`/proc/${pid}/task`).map((thread) =>
+    readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ').map(Number),
+  );
+  const sum = (field: number) => threads.reduce((total, each) => total + (each[field] ?? 0), 0);
+  return { ran: sum(0), waited: sum(1) };
+}
+
 /** Time that the threads of a process ran so far, in nanoseconds. Threads that ended do not count. */
 export function cpuNanoseconds(pid: number): number {
-  return readdirSync(`/proc/${pid}/task`).reduce((sum, thread) => {
-    const [ran] = readFileSync(`/proc/${pid}/task/${thread}/schedstat`, 'utf8').split(' ');
-    return sum + Number(ran);
-  }, 0);
+  return schedule(pid).ran;
 }
 
 /** User and system time of a process so far, in seconds. */

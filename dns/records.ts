@@ -61,8 +61,9 @@ interface NamedPort {
 }
 
 /**
- * Computes the records of one Service (sections 2.3 to 2.5). A Service without records, such as a
- * headless one without a ready endpoint, has no name: the answer is NXDOMAIN, as 2.4.1 requires.
+ * Computes the records of one Service (sections 2.3 and 2.5), without records of its slices
+ * (`sliceRecords`). A Service without any record, such as a headless one without a ready endpoint, has
+ * no name: the answer is NXDOMAIN, as 2.4.1 requires.
  *
  * All-ports Services have no SRV records, whether the field or the annotation declares them: there is
  * no port to name, and the placeholder in `spec.ports` does not count. This also holds for refused
@@ -81,24 +82,18 @@ interface NamedPort {
  * several Services has a PTR record for each Service.
  * @param clusterDomain such as `cluster.local`: lower-case, without the final dot.
  */
-export function serviceRecords(
-  service: Service,
-  slices: Iterable<EndpointSlice>,
-  clusterDomain: string,
-): ServiceRecords {
+export function serviceRecords(service: Service, clusterDomain: string): ServiceRecords {
   const draft: Draft = { records: [], problems: [] };
   const object = `Service ${service.key}`;
   const name = nameOf(service, clusterDomain);
   if (fitsInMessage(draft, name, object, 'metadata.name')) {
     if (service.type === 'ExternalName') addExternalName(draft, service, object, name);
-    else if (hasEndpointRecords(service)) {
-      for (const slice of slices) addEndpoints(draft, service, slice, name);
-    } else addClusterIPs(draft, service, object, name);
+    else if (!hasEndpointRecords(service)) addClusterIPs(draft, service, object, name);
   }
   return draft;
 }
 
-/** The part of a Service's records that comes from one of its slices. */
+/** The records of a Service that come from one of its slices (section 2.4). */
 export function sliceRecords(
   service: Service,
   slice: EndpointSlice,
@@ -123,8 +118,9 @@ function nameOf({ name, namespace }: Service, clusterDomain: string): string {
   return `${name}.${namespace}.svc.${clusterDomain}`;
 }
 
-function hasEndpointRecords({ type, headless }: Service): boolean {
-  return headless && type !== 'ExternalName';
+/** Whether the slices of a Service have records. If so, the Service itself has none. */
+export function hasEndpointRecords(service: Service | undefined): boolean {
+  return service?.headless === true && service.type !== 'ExternalName';
 }
 
 /** The feature gate affects refusals only, and refusals do not affect records. */

@@ -8,6 +8,7 @@ import { RecordStore } from './record-store.ts';
 import {
   type DnsRecord,
   fieldsOfRecords,
+  hasEndpointRecords,
   podRecords,
   SCHEMA_VERSION,
   type ServiceRecords,
@@ -28,12 +29,27 @@ interface ZoneOptions {
    * are long past.
    */
   readonly onEndpoints?: (triggerTime: number) => void;
+  /** Endpoints and records that a change of a Service visits in one turn of the event loop. */
+  readonly workPerTurn?: number;
 }
+
+/** About 5 ms. A Service may have 100,000 endpoints, and a tenant may change it again and again. */
+const WORK_PER_TURN = 2000;
 
 /** One Service with its slices. */
 interface Entry {
   readonly service: Service | undefined;
   readonly slices: readonly EndpointSlice[];
+}
+
+/** A change of a Service that the records of its slices do not follow yet. */
+interface Transition {
+  /** The Service whose own records are stored, without records of its slices. */
+  own: Service | undefined;
+  /** The remaining slices. The values are the Services that their stored records were computed for. */
+  readonly slices: Map<EndpointSlice, Service | undefined>;
+  /** Own records that hide the records of slices at the same names. */
+  shown: readonly DnsRecord[];
 }
 
 const NO_RECORDS: readonly DnsRecord[] = [];
@@ -43,7 +59,9 @@ const EMPTY_ENTRY: Entry = { service: undefined, slices: [] };
 /**
  * The records of a cluster: the cluster domain, plus reverse names of cluster IPs and headless
  * endpoints under `in-addr.arpa` and `ip6.arpa`. Updated object by object: a change recomputes the
- * records of one Service, or of one slice, and touches no other names.
+ * records of one Service, or of one slice, and touches no other names. After the first lists, a
+ * change of a Service with many endpoints takes several turns of the event loop, slice by slice.
+ * Until then, its names may have the addresses of a part of the endpoints.
  */
 export class Zone implements ObjectSink {
   readonly clusterDomain: string;
@@ -52,17 +70,26 @@ export class Zone implements ObjectSink {
   readonly #slices = new Map<ObjectKey, EndpointSlice>();
   /** Records of all Services. Only reverse names can have records of several Services. */
   readonly #records: RecordStore;
+  readonly #transitions = new Map<ObjectKey, Transition>();
+  /**
+   * Own records of Services in transition: a name must not have a CNAME, or cluster IPs, together
+   * with addresses of endpoints (RFC 1034, 3.6.2).
+   */
+  readonly #shown: RecordStore;
   /** Records that exist without any Service. */
   readonly #staticRecords: ReadonlyMap<string, readonly DnsRecord[]>;
   readonly #unsynced = new Set<Kind>(['Service', 'EndpointSlice']);
   #serial = 1;
+  #isScheduled = false;
 
   constructor(options: ZoneOptions) {
     const { clusterDomain } = options;
     this.#options = options;
     this.clusterDomain = clusterDomain;
     // Names above the zone apexes are outside this server's zones.
-    this.#records = new RecordStore(new Set([clusterDomain, ...Object.values(REVERSE_DOMAINS)]));
+    const apexes = new Set([clusterDomain, ...Object.values(REVERSE_DOMAINS)]);
+    this.#records = new RecordStore(apexes);
+    this.#shown = new RecordStore(apexes);
     const version = `dns-version.${clusterDomain}`;
     this.#staticRecords = new Map<string, readonly DnsRecord[]>([
       [clusterDomain, NO_RECORDS],
@@ -79,6 +106,7 @@ export class Zone implements ObjectSink {
    */
   lookup(name: string): readonly DnsRecord[] | undefined {
     return (
+      this.#shown.get(name) ??
       this.#records.get(name) ??
       this.#staticRecords.get(name) ??
       podRecords(name, this.clusterDomain)
@@ -120,12 +148,72 @@ export class Zone implements ObjectSink {
   }
 
   #setService(key: ObjectKey, service: Service | undefined): void {
-    const before = this.#entry(key);
-    const after = { ...before, service };
-    this.#setEntry(after, key);
+    const { service: before, slices } = this.#entry(key);
+    this.#setEntry({ service, slices }, key);
     // Services change for many reasons, and one may have many endpoints.
-    if (hasSameRecordFields(before.service, service)) return;
-    this.#replace(this.#recordsOf(before), this.#recordsOf(after));
+    if (hasSameRecordFields(before, service)) return;
+    const transition: Transition = this.#transitions.get(key) ?? {
+      own: before,
+      slices: new Map(),
+      shown: NO_RECORDS,
+    };
+    if (hasEndpointRecords(before) || hasEndpointRecords(service)) {
+      for (const slice of slices) {
+        if (!transition.slices.has(slice)) transition.slices.set(slice, before);
+      }
+    }
+    this.#transitions.set(key, transition);
+    // Otherwise the own records stay until the records of slices are complete.
+    if (!hasEndpointRecords(service)) this.#setOwn(transition, service);
+    if (this.#advance(key, transition)) return;
+    this.#show(transition, this.#ownRecords(transition.own).records);
+    this.#continueInNextTurn();
+  }
+
+  /** Recomputes slices of a Service in transition. @returns whether all are done. */
+  #advance(key: ObjectKey, transition: Transition): boolean {
+    const { service } = this.#entry(key);
+    // Before the first lists are complete, the server is not ready, and the rest of the lists waits.
+    let left = this.isSynced ? (this.#options.workPerTurn ?? WORK_PER_TURN) : Infinity;
+    for (const [slice, stored] of transition.slices) {
+      if (left <= 0) return false;
+      transition.slices.delete(slice);
+      const [before, after] = [this.#ofSlice(stored, slice), this.#ofSlice(service, slice)];
+      this.#replace(before, after);
+      left -= slice.endpoints.length + before.records.length + after.records.length;
+    }
+    this.#transitions.delete(key);
+    this.#show(transition, NO_RECORDS);
+    this.#setOwn(transition, service);
+    return true;
+  }
+
+  #continueInNextTurn(): void {
+    if (this.#isScheduled) return;
+    this.#isScheduled = true;
+    setImmediate(() => {
+      this.#isScheduled = false;
+      // One Service at a time, in turn: a large one does not delay others.
+      const [first] = this.#transitions;
+      if (first === undefined) return;
+      const [key, transition] = first;
+      this.#transitions.delete(key);
+      if (!this.#advance(key, transition)) this.#transitions.set(key, transition);
+      if (this.#transitions.size > 0) this.#continueInNextTurn();
+    });
+  }
+
+  #setOwn(transition: Transition, service: Service | undefined): void {
+    if (transition.own === service) return;
+    this.#replace(this.#ownRecords(transition.own), this.#ownRecords(service));
+    transition.own = service;
+  }
+
+  #show(transition: Transition, records: readonly DnsRecord[]): void {
+    this.#shown.remove(transition.shown);
+    // Reverse names belong to all Services with the address.
+    transition.shown = records.filter(({ type }) => type !== 'PTR');
+    this.#shown.add(transition.shown);
   }
 
   #upsertSlice(slice: EndpointSlice): void {
@@ -155,11 +243,13 @@ export class Zone implements ObjectSink {
     const { service, slices } = this.#entry(owner);
     const others = before === undefined ? slices : slices.filter((slice) => slice !== before);
     this.#setEntry({ service, slices: after === undefined ? others : others.concat(after) }, owner);
+    const remaining = this.#transitions.get(owner)?.slices;
+    const isRemaining = before !== undefined && remaining?.has(before) === true;
+    const stored = isRemaining ? remaining?.get(before) : service;
+    if (isRemaining) remaining?.delete(before);
     // Endpoints of other Services have no records, so their frequent changes need no update.
-    if (service?.headless !== true) return;
-    const recordsOf = (slice: EndpointSlice | undefined) =>
-      slice === undefined ? NOTHING : sliceRecords(service, slice, this.clusterDomain);
-    this.#replace(recordsOf(before), recordsOf(after));
+    if (!hasEndpointRecords(stored) && !hasEndpointRecords(service)) return;
+    this.#replace(this.#ofSlice(stored, before), this.#ofSlice(service, after));
   }
 
   #entry(key: ObjectKey): Entry {
@@ -171,8 +261,13 @@ export class Zone implements ObjectSink {
     else this.#entries.set(key, entry);
   }
 
-  #recordsOf({ service, slices }: Entry): ServiceRecords {
-    return service === undefined ? NOTHING : serviceRecords(service, slices, this.clusterDomain);
+  #ownRecords(service: Service | undefined): ServiceRecords {
+    return service === undefined ? NOTHING : serviceRecords(service, this.clusterDomain);
+  }
+
+  #ofSlice(service: Service | undefined, slice: EndpointSlice | undefined): ServiceRecords {
+    if (service === undefined || slice === undefined) return NOTHING;
+    return sliceRecords(service, slice, this.clusterDomain);
   }
 
   #replace(before: ServiceRecords, after: ServiceRecords): void {

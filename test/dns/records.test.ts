@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import type { EndpointSlice, Service } from '../../api/objects.ts';
-import { podRecords, serviceRecords } from '../../dns/records.ts';
+import { podRecords } from '../../dns/records.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
-import { byName, recordLine } from './zone-fixtures.ts';
+import { allRecords, byName, recordLine } from './zone-fixtures.ts';
 
 const PLACEHOLDER = [servicePort({ name: 'placeholder', port: 1 })];
 const REVERSE_10 = '10.0.96.10.in-addr.arpa';
@@ -15,7 +15,7 @@ interface Given {
 
 function made(object: Service, given: Given = {}) {
   const { slices = [], clusterDomain = 'cluster.local' } = given;
-  const { records, problems } = serviceRecords(object, slices, clusterDomain);
+  const { records, problems } = allRecords(object, slices, clusterDomain);
   return { records: byName(records), problems };
 }
 

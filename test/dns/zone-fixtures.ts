@@ -1,7 +1,13 @@
 /** A Zone with objects, and its answers as lines of text. */
 import type { InvalidObject } from '../../api/errors.ts';
-import type { ApiObject } from '../../api/objects.ts';
-import { compareRecords, type DnsRecord } from '../../dns/records.ts';
+import type { ApiObject, EndpointSlice, Service } from '../../api/objects.ts';
+import {
+  compareRecords,
+  type DnsRecord,
+  type ServiceRecords,
+  serviceRecords,
+  sliceRecords,
+} from '../../dns/records.ts';
 import { Zone } from '../../dns/zone.ts';
 
 export function zoneWith(
@@ -11,6 +17,22 @@ export function zoneWith(
   const zone = new Zone({ clusterDomain: 'cluster.local', onProblem });
   for (const object of objects) zone.upsert(object);
   return zone;
+}
+
+/** Records of a Service and its slices; may have duplicates. */
+export function allRecords(
+  service: Service,
+  slices: readonly EndpointSlice[],
+  clusterDomain: string,
+): ServiceRecords {
+  const parts = [
+    serviceRecords(service, clusterDomain),
+    ...slices.map((slice) => sliceRecords(service, slice, clusterDomain)),
+  ];
+  return {
+    records: parts.flatMap(({ records }) => records),
+    problems: parts.flatMap(({ problems }) => problems),
+  };
 }
 
 /** Records by name, sorted, without duplicates. */

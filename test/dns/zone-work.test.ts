@@ -1,17 +1,21 @@
 /** Counts what a change and a query visit, in a headless Service with many endpoints. */
 import assert from 'node:assert/strict';
-import type { EndpointSlice } from '../../api/objects.ts';
+import { setImmediate as nextTurn } from 'node:timers/promises';
+import type { EndpointSlice, Service } from '../../api/objects.ts';
 import { readQuery } from '../../dns/query.ts';
 import type { DnsRecord } from '../../dns/records.ts';
+import { Zone } from '../../dns/zone.ts';
 import { answerFromZone } from '../../dns/zone-answer.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
 import { authority, queryBytes } from './messages.ts';
-import { zoneWith } from './zone-fixtures.ts';
+import { ask, zoneWith } from './zone-fixtures.ts';
 
 const HEADLESS = service({ headless: true, clusterIPs: [] });
 const NAME = 'web.default.svc.cluster.local';
 const SLICES = 100;
 const PER_SLICE = 20;
+/** Of 2,000 endpoints with four records each. */
+const WORK_PER_TURN = 1000;
 
 describe('zone: work of a change and of a query', () => {
   let visited = 0;
@@ -55,6 +59,89 @@ describe('zone: work of a change and of a query', () => {
     }
     assert.equal(zone.lookup(NAME), undefined);
     assert.ok(Math.max(...work) <= 2 * PER_SLICE, work.join());
+  });
+
+  /** A zone after its first lists, with all slices of the Service. */
+  function syncedZone(first: Service = HEADLESS): Zone {
+    const zone = new Zone({ clusterDomain: 'cluster.local', workPerTurn: WORK_PER_TURN });
+    zone.upsert(first);
+    for (let index = 0; index < SLICES; index++) zone.upsert(counted(index));
+    zone.synced('Service');
+    zone.synced('EndpointSlice');
+    return zone;
+  }
+
+  /**
+   * Changes a Service, and waits until its name has this many records.
+   * @param onTurn called after the change and after each turn of the event loop.
+   * @returns visits of the change itself and of each turn.
+   */
+  async function changeService(
+    zone: Zone,
+    after: Service | undefined,
+    count: number,
+    onTurn: () => void = () => {},
+  ): Promise<number[]> {
+    const change = () =>
+      after === undefined ? zone.remove('Service', HEADLESS.key) : zone.upsert(after);
+    const visits = [visitedBy(change)];
+    for (let idle = 0; idle < 3 || zone.lookup(NAME)?.length !== count; ) {
+      onTurn();
+      assert.ok(visits.length < 1000, 'the records do not follow the change');
+      visited = 0;
+      await nextTurn();
+      visits.push(visited);
+      idle = visited === 0 ? idle + 1 : 0;
+      if (count === 0 && idle >= 3 && zone.lookup(NAME) === undefined) break;
+    }
+    onTurn();
+    return visits;
+  }
+
+  const EXTERNAL = service({ ...HEADLESS, type: 'ExternalName', externalName: 'example.com' });
+  const ALL = SLICES * PER_SLICE;
+
+  it('spreads a change of the Service over turns of the event loop', async () => {
+    const zone = syncedZone();
+    const work = [
+      ...(await changeService(zone, undefined, 0)),
+      ...(await changeService(zone, HEADLESS, ALL)),
+      ...(await changeService(zone, { ...HEADLESS, publishNotReadyAddresses: true }, ALL)),
+      ...(await changeService(zone, EXTERNAL, 1)),
+    ];
+    assert.ok(Math.max(...work) <= WORK_PER_TURN, work.join());
+    // No records are left of the endpoints.
+    assert.deepEqual(zone.sizes, { ...zoneWith([EXTERNAL]).sizes, slices: SLICES });
+  });
+
+  it('keeps the names of a Service while its endpoints follow a change', async () => {
+    const zone = syncedZone();
+    const names = [NAME, `10-0-3-7.${NAME}`, `_http._tcp.${NAME}`];
+    let turns = 0;
+    await changeService(zone, { ...HEADLESS, publishNotReadyAddresses: true }, ALL, () => {
+      turns += 1;
+      for (const name of names)
+        assert.ok(zone.lookup(name)?.length, `${name} after ${turns} turns`);
+    });
+    assert.ok(turns > 5, `${turns}`);
+  });
+
+  it('answers with the alias alone, or with endpoints alone, while the type changes', async () => {
+    const zone = syncedZone();
+    const lines = new Set<string>();
+    const look = () => lines.add(ask(zone, NAME, 'CNAME').toString());
+    await changeService(zone, EXTERNAL, 1, look);
+    assert.deepEqual([...lines], ['CNAME example.com']);
+    let turns = 0;
+    const start = zone.serial;
+    await changeService(zone, HEADLESS, ALL, () => {
+      turns += 1;
+      const records = zone.lookup(NAME) ?? [];
+      assert.ok(records.length === 1 || records.length === ALL, `${records.length} records`);
+      const alias = records.length === 1 ? ['CNAME example.com'] : 'NODATA';
+      assert.deepEqual(ask(zone, NAME, 'CNAME'), alias);
+    });
+    assert.ok(turns > 5 && zone.serial > start, `${turns}`);
   });
 
   it('visits a part of the records that fits in the message', () => {

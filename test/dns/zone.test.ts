@@ -178,10 +178,7 @@ describe('zone: Zone', () => {
       grows(() => zone.upsert(slice([endpoint('10.1.0.1')]))),
       0,
     );
-    assert.equal(
-      grows(() => zone.upsert(service({ clusterIPs: [], headless: true }))),
-      1,
-    );
+    assert.ok(grows(() => zone.upsert(service({ clusterIPs: [], headless: true }))) > 0);
     const again = slice([endpoint('10.1.0.1', { nodeName: 'node-b', zone: 'z' })]);
     assert.equal(
       grows(() => zone.upsert(again)),
