@@ -78,6 +78,7 @@ export async function runAgent(
     kinds: sourceResources(context).map(({ kind }) => kind),
     missingInputs: startup.missingInputs,
     sourceFaults: () => source.faults(),
+    unboundHealthPorts: health.unboundServicePorts,
     backends: () => mode?.backends ?? [],
     modeFeatures: () => mode?.features?.() ?? [],
     policy: policy?.status,

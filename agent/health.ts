@@ -1,7 +1,7 @@
 /** The agent's health servers: `/healthz`, `/livez` and health check node ports. */
 import type { IpFamily, Node, ObjectKey } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
-import { HealthCheckServers } from '../health/health-check-servers.ts';
+import { HealthCheckServers, type UnboundHealthPort } from '../health/health-check-servers.ts';
 import { type Clock, ProxyHealth, systemClock } from '../health/proxy-health.ts';
 import { proxyHandler } from '../health/response.ts';
 import type { Metrics } from '../metrics/metrics.ts';
@@ -29,7 +29,10 @@ export interface AgentHealthOptions {
   readonly log: DebugLog;
 }
 
-type HealthMetrics = Pick<Metrics, 'healthz' | 'livez' | 'initialSyncComplete'>;
+type HealthMetrics = Pick<
+  Metrics,
+  'healthz' | 'livez' | 'initialSyncComplete' | 'unboundHealthPorts'
+>;
 
 /** As in kube-proxy: unhealthy when a change has been queued for this many sync periods. */
 const TIMEOUT_SYNC_PERIODS = 2;
@@ -61,7 +64,7 @@ export function proxyHealth(
 
 /**
  * Serves `/healthz` and `/livez`, and the health check node ports of Services as they are added. A port that
- * cannot be bound is logged and retried. With `--bind-address-hard-fail`, failing to bind the port of `/healthz` exits
+ * cannot be bound is reported and retried. With `--bind-address-hard-fail`, failing to bind the port of `/healthz` exits
  * the process.
  */
 export function startHealth(given: AgentHealthOptions) {
@@ -69,8 +72,14 @@ export function startHealth(given: AgentHealthOptions) {
   const proxy = proxyHealth(given);
   const connections = new Connections(CONNECTION_LIMITS);
   const failures = new RepeatedFailures(log);
-  const recovered = (message: string) => (service: ObjectKey, port: number, host: string) =>
+  const countUnbound = () => {
+    const keys = Array.from(services.unbound(), ({ serviceKey }) => serviceKey);
+    metrics.unboundHealthPorts.set(new Set(keys).size);
+  };
+  const recovered = (message: string) => (service: ObjectKey, port: number, host: string) => {
+    countUnbound();
     failures.succeeded(`${service} ${host} ${port}`, { service, port }, message);
+  };
   const services = new HealthCheckServers({
     // Do not require the first sync of all families: the ports of a family open after its own first sync.
     // A family that never syncs becomes unhealthy by its timeout.
@@ -78,6 +87,7 @@ export function startHealth(given: AgentHealthOptions) {
     listen: ({ address, ...callbacks }) =>
       new Listener({ listen: address, ...callbacks, connections, timers: systemTimers }),
     onBindFailure: (service, port, error, host) => {
+      countUnbound();
       const key = `${service} ${host} ${port}`;
       const details = { service, port, err: error };
       const message = 'cannot serve health check node port; retrying';
@@ -110,6 +120,7 @@ export function startHealth(given: AgentHealthOptions) {
       proxy.updated(family);
       if (proxy.hasSynced) metrics.initialSyncComplete.set(1);
     },
+    unboundServicePorts: (): Iterable<UnboundHealthPort> => services.unbound(),
     servicesChanged: (changes: readonly ServiceHealth[]) => services.update(changes),
     setNode: (node: Node | undefined) => proxy.setNode(node),
     setNodeAddresses,

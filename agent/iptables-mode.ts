@@ -34,10 +34,10 @@ export async function openIptablesMode(options: RunOptions, log: Logger): Promis
         minSyncPeriod: options.iptablesMinSyncPeriod,
         resetsTcp: options.resetDeletedEndpointConnections,
         localhostProxyFamilies: [],
-        afterFirstSync: (family) => {
-          if (family === 'IPv4') void allowLocalhostNodePorts(options, log);
-          void takeover.afterFirstSync(family);
+        afterFirstRules: async (family) => {
+          if (family === 'IPv4') await allowLocalhostNodePorts(options, log);
         },
+        afterFirstSync: (family) => void takeover.afterFirstSync(family),
       };
     },
   };

@@ -41,6 +41,8 @@ export interface StartedMode {
   readonly resetsTcp: boolean;
   /** Families in which a userspace proxy serves node ports on loopback addresses, because rules cannot. */
   readonly localhostProxyFamilies: readonly IpFamily[];
+  /** See `FamilyProxierOptions`. The family counts as synced, and the node as ready, only after it. */
+  afterFirstRules?(family: IpFamily): Promise<void>;
   /**
    * Must be called after the first sync of each family. Starts actions that are safe only then, such as the removal of
    * the rules of other modes.

@@ -44,6 +44,7 @@ export async function startServing(
         new FamilyProxier(backend, conntrackTable(backend.family, resetsTcp), {
           resetsTcp,
           proxiesLocalhost: localhostProxyFamilies.includes(backend.family),
+          afterFirstRules: async () => mode.afterFirstRules?.(backend.family),
         }),
     ),
     nodeIp: nodeIpOverride(options),

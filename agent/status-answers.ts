@@ -34,6 +34,7 @@ export interface StatusInputs {
   readonly kinds: readonly Kind[];
   readonly missingInputs: () => readonly string[];
   readonly sourceFaults: StatusSources['sourceFaults'];
+  readonly unboundHealthPorts: StatusSources['unboundHealthPorts'];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
   /** See `StartedMode`; empty before. */

@@ -38,6 +38,16 @@ interface ServedService {
 
 interface Server extends Closable {
   readonly port: number;
+  /** Why the port cannot be bound; undefined if it is. */
+  error?: Error | undefined;
+}
+
+/** A health check node port that cannot be bound on an address, and is retried. */
+export interface UnboundHealthPort {
+  readonly serviceKey: ObjectKey;
+  readonly port: number;
+  readonly host: string;
+  readonly error: Error;
 }
 
 const ANY_ADDRESS: Readonly<Record<IpFamily, string>> = { IPv4: '0.0.0.0', IPv6: '::' };
@@ -89,6 +99,16 @@ export class HealthCheckServers {
     }
   }
 
+  /** The ports that cannot be bound. Load balancers may get answers of another process from them. */
+  *unbound(): Iterable<UnboundHealthPort> {
+    for (const [serviceKey, { servers }] of this.#served) {
+      for (const family of IP_FAMILIES) {
+        for (const [host, { port, error }] of servers[family])
+          if (error !== undefined) yield { serviceKey, port, host, error };
+      }
+    }
+  }
+
   close(): void {
     for (const { servers } of this.#served.values()) {
       for (const family of IP_FAMILIES)
@@ -118,17 +138,24 @@ export class HealthCheckServers {
       const { port } = health;
       for (const host of this.#hosts[family]) {
         if (served.servers[family].has(host)) continue;
-        const server = listen({
+        const server: Server = { port, close: () => listener.close() };
+        const listener = listen({
           address: { host, port },
           // Answer any path and any method, as in kube-proxy.
           onRequest: (_request, response) => {
             const current = answeringHealth(served, family) ?? health;
             sendResponse(response, serviceResponse(current, isProxyHealthy()));
           },
-          onFailure: (error) => onBindFailure(serviceKey, port, error, host),
-          onRecovery: () => onBindRecovery(serviceKey, port, host),
+          onFailure: (error) => {
+            server.error = error;
+            onBindFailure(serviceKey, port, error, host);
+          },
+          onRecovery: () => {
+            server.error = undefined;
+            onBindRecovery(serviceKey, port, host);
+          },
         });
-        served.servers[family].set(host, { port, close: () => server.close() });
+        served.servers[family].set(host, server);
       }
     }
   }

@@ -205,6 +205,10 @@ export function portwideMetrics(define: MetricDefiner, sources: PortwideSources,
       'portwide_initial_sync_complete',
       '1 once the rules of every IP family have been written completely since the agent started, 0 before.',
     ),
+    unboundHealthPorts: gauge(
+      'portwide_unbound_health_check_node_ports',
+      'Number of Services whose health check node port cannot be bound on an address of this node, such as because another process listens on it.',
+    ),
     faultyManifests: gauge(
       'portwide_faulty_manifests',
       'Number of manifest files with an error, plus one if the directory cannot be read. Objects read before stay in force.',

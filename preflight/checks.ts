@@ -31,7 +31,7 @@ import {
 import type { BaseChain } from './packet-walk.ts';
 import { checkProxies, isKubeProxyRunning, type ProxyTraces, type TableNames } from './proxies.ts';
 import type { CheckResult, Fact } from './result.ts';
-import { testAddresses } from './test-addresses.ts';
+import { healthPorts, testAddresses } from './test-addresses.ts';
 
 /** What is known about the node and its cluster. */
 export interface NodeFacts {
@@ -94,7 +94,7 @@ export function evaluate(facts: NodeFacts): CheckResult[] {
     ...checkServiceCidrs(options, modeName, objects, facts.serviceRanges),
     ...checkProxies(traces, modeName, facts.tableNames),
     ...checkMasquerade(chains, addresses, options.networkPolicy),
-    ...checkDrops(chains, addresses, options.healthzBindAddress?.port),
+    ...checkDrops(chains, addresses, healthPorts(options, known)),
     ...checkVariants(facts.ruleCounts),
     ...checkXtablesLock(facts.lockProblem, modeName),
     ...checkSysctls(sysctls, modeName),

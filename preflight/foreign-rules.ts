@@ -92,22 +92,22 @@ function masquerades(
 }
 
 /**
- * Rules and policies that drop connections to endpoints (forward), or to the node's health server (input).
- * @param healthPort port of /healthz; undefined if it is disabled.
+ * Rules and policies that drop connections to endpoints (forward), or to the node's health servers (input).
+ * @param healthPorts see `healthPorts`.
  */
 export function checkDrops(
   chains: Fact<readonly BaseChain[]>,
   addresses: readonly TestAddresses[],
-  healthPort: number | undefined,
+  healthPorts: readonly number[],
 ): CheckResult[] {
-  return evaluated('foreign drop rules', (name) => drops(name, chains, addresses, healthPort));
+  return evaluated('foreign drop rules', (name) => drops(name, chains, addresses, healthPorts));
 }
 
 function drops(
   name: string,
   chains: Fact<readonly BaseChain[]>,
   addresses: readonly TestAddresses[],
-  healthPort: number | undefined,
+  healthPorts: readonly number[],
 ): CheckResult[] {
   if ('notSeen' in chains) return [notSeen(name, chains)];
   const ofHook = (hook: BaseChain['hook']) => chains.value.filter((chain) => chain.hook === hook);
@@ -126,6 +126,7 @@ function drops(
   const toTarget = (from: string) => (finding: Finding) =>
     dropResult(finding, `connections from ${from} to ${targetText(finding.packet)}`, warn);
   const packets = podPackets(addresses);
+  const health = healthPackets(addresses, healthPorts);
   const results = distinct([
     ...found(packets).map((finding) =>
       dropResult(finding, 'connections from pods to endpoints', fail),
@@ -136,14 +137,14 @@ function drops(
     ...found(targetPackets(addresses, 'pods')).map(toTarget('pods')),
     ...found(targetPackets(addresses, 'outside')).map(toTarget('outside')),
     ...findings(before, vipPackets(addresses), 'drop').map(toTarget('pods')),
-    ...findings(ofHook('input'), healthPackets(addresses, healthPort), 'drop').map((finding) =>
-      dropResult(finding, `health checks of load balancers (port ${healthPort})`, warn),
+    ...findings(ofHook('input'), health, 'drop').map((finding) =>
+      dropResult(finding, `health checks of load balancers (port ${finding.packet.port})`, warn),
     ),
   ]);
   if (packets.length === 0) results.push(notSeen(name, NO_ADDRESSES));
   const unknown = notEvaluated(chains.value).map((text) => notSeen(name, { notSeen: text }));
   if (results.length > 0) return [...results, ...unknown];
-  const hasHealth = healthPackets(addresses, healthPort).length > 0;
+  const hasHealth = health.length > 0;
   const count = enters.length + ofHook('forward').length + (hasHealth ? ofHook('input').length : 0);
   const [hooks, traffic] = hasHealth
     ? ['hooks prerouting, forward and input', 'health checks or traffic to endpoints']
@@ -234,12 +235,12 @@ function vipPackets(addresses: readonly TestAddresses[]): TestPacket[] {
 
 function healthPackets(
   addresses: readonly TestAddresses[],
-  port: number | undefined,
+  ports: readonly number[],
 ): TestPacket[] {
   return addresses.flatMap(({ node }) =>
-    node === undefined || port === undefined
+    node === undefined
       ? []
-      : [{ source: outside(node), destination: node, port }],
+      : ports.map((port) => ({ source: outside(node), destination: node, port })),
   );
 }
 

@@ -2,7 +2,8 @@
 import ipaddr from 'ipaddr.js';
 import { cidrContains, familyOf } from '../api/addresses.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
-import type { NodeOptions } from '../config/settings.ts';
+import type { NodeOptions, RunOptions } from '../config/settings.ts';
+import { healthCheckNodePort } from '../services/served-ports.ts';
 import type { ClusterObjects } from './cluster.ts';
 import type { TestAddresses, TestTarget } from './foreign-rules.ts';
 
@@ -42,11 +43,20 @@ export function testAddresses(
   });
 }
 
+/** The ports that load balancers probe: that of /healthz, and a sample of health check node ports. */
+export function healthPorts(
+  { healthzBindAddress }: Pick<RunOptions, 'healthzBindAddress'>,
+  { services }: Pick<ClusterObjects, 'services'>,
+): number[] {
+  const ofServices = services.map(healthCheckNodePort).filter((port) => port > 0);
+  return [...(healthzBindAddress ? [healthzBindAddress.port] : []), ...sampleOf(ofServices)];
+}
+
 /** Targets of each kind and family: each rule is evaluated for each of them. */
 const MAX_TARGETS = 50;
 
 /** Evenly from the whole list. */
-function sampleOf(targets: readonly TestTarget[]): TestTarget[] {
+function sampleOf<Target>(targets: readonly Target[]): Target[] {
   const step = Math.max(1, targets.length / MAX_TARGETS);
   const count = Math.min(targets.length, MAX_TARGETS);
   return Array.from({ length: count }, (_, index) => targets[Math.floor(index * step)]).filter(

@@ -59,6 +59,8 @@ export interface FamilyProxierOptions {
   readonly resetsTcp?: boolean;
   /** Whether to report `localhostNodePorts`, for modes whose rules cannot serve the loopback address. */
   readonly proxiesLocalhost?: boolean;
+  /** What Services need besides rules, and may have only after them. Awaited in the first sync, once its rules are in force. */
+  readonly afterFirstRules?: () => Promise<void>;
   /** Monotonic clock in milliseconds, for durations in reports. */
   readonly now?: () => number;
 }
@@ -74,6 +76,7 @@ export class FamilyProxier {
   readonly #now: () => number;
   readonly #staleFlows: StaleFlowTracker;
   readonly #proxiesLocalhost: boolean;
+  readonly #afterFirstRules: (() => Promise<void>) | undefined;
   #health = new Map<ObjectKey, ServiceHealth>();
   /** By Route id. */
   #localhostNodePorts = new Map<string, LocalhostNodePort>();
@@ -90,11 +93,13 @@ export class FamilyProxier {
     {
       resetsTcp = false,
       proxiesLocalhost = false,
+      afterFirstRules,
       now = () => performance.now(),
     }: FamilyProxierOptions = {},
   ) {
     this.#now = now;
     this.#proxiesLocalhost = proxiesLocalhost;
+    this.#afterFirstRules = afterFirstRules;
     this.#staleFlows = new StaleFlowTracker(resetsTcp);
     this.family = backend.family;
     this.backend = backend;
@@ -194,6 +199,7 @@ export class FamilyProxier {
     try {
       const { written, rulesWritten } = await this.backend.apply(full);
       const applySeconds = (this.#now() - started) / 1000;
+      if (this.#isFirst) await this.#afterFirstRules?.();
       // After a restart or drift any entry may be stale, because other rules may have created it.
       const mayAllBeStale = this.#isFirst || (full && written > 0);
       const cleanup = await this.#deleteStaleFlows(

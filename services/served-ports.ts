@@ -106,6 +106,15 @@ export function servedPorts(service: Service, features: PortFeatures): ServedSer
   };
 }
 
+/** The health check node port that nodes answer; 0 for none. */
+export function healthCheckNodePort({
+  type,
+  externalTrafficPolicy,
+  healthCheckNodePort: port,
+}: Service): number {
+  return type === 'LoadBalancer' && externalTrafficPolicy === 'Local' ? port : 0;
+}
+
 function servedInFamily(
   service: Service,
   scheme: PortScheme,
@@ -125,8 +134,7 @@ function servedInFamily(
         ? unique(ofFamily(servedLoadBalancerIPs(service)))
         : [],
     ),
-    healthCheckNodePort:
-      isLoadBalancer && service.externalTrafficPolicy === 'Local' ? service.healthCheckNodePort : 0,
+    healthCheckNodePort: healthCheckNodePort(service),
     sourceRanges: isLoadBalancer ? sourceRanges(service, family) : undefined,
     ...(consistentHash === undefined ? {} : { consistentHash }),
   };

@@ -19,6 +19,7 @@ import {
   serviceSummary,
 } from './views/services.ts';
 import { timeText } from './views/text.ts';
+import { unboundHealthPortProblem } from './views/unbound-health-port.ts';
 import { unreadableProblem } from './views/unreadable.ts';
 import { unsyncedReason } from './views/unsynced.ts';
 
@@ -63,6 +64,7 @@ export async function serviceDetail(
     ownedPorts: ownedPorts(inspected, table),
     problems: [
       ...unreadable(sources, service.key),
+      ...unboundHealthPorts(sources, service.key),
       ...serviceProblems(inspected, table),
       ...kernel.problems,
       ...flows.problems,
@@ -89,6 +91,13 @@ function unreadable({ sourceFaults }: StatusSources, key: ObjectKey): Problem[] 
       problems.push(unreadableProblem(fault));
   }
   return problems;
+}
+
+function unboundHealthPorts({ unboundHealthPorts }: StatusSources, key: ObjectKey): Problem[] {
+  return [...unboundHealthPorts()]
+    .filter(({ serviceKey }) => serviceKey === key)
+    .slice(0, MAX_FAULTS)
+    .map(unboundHealthPortProblem);
 }
 
 function problemOf({ service }: InspectedService) {

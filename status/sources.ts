@@ -1,5 +1,6 @@
 /** What the status API reads from the running agent. Reading changes nothing. */
 import type { IpFamily, Kind, ObjectKey } from '../api/objects.ts';
+import type { UnboundHealthPort } from '../health/health-check-servers.ts';
 import type { BaseChain } from '../preflight/packet-walk.ts';
 import type { Fact } from '../preflight/result.ts';
 import type { Backend } from '../proxier/backend.ts';
@@ -27,6 +28,8 @@ export interface StatusSources {
   readonly families: readonly IpFamily[];
   /** Objects and manifests that currently cannot be read. */
   readonly sourceFaults: () => Iterable<SourceFault>;
+  /** Health check node ports that cannot be bound. */
+  readonly unboundHealthPorts: () => Iterable<UnboundHealthPort>;
   /** What the agent waits for at its start; empty afterwards. */
   readonly missingInputs: () => readonly string[];
   readonly table: Pick<

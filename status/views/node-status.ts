@@ -8,11 +8,12 @@ import type { StatusSources } from '../sources.ts';
 import { policyStatus } from './policies.ts';
 import { hasEndpoints } from './services.ts';
 import { timeText } from './text.ts';
+import { UNBOUND_HEALTH_PORT, unboundHealthPortProblem } from './unbound-health-port.ts';
 import { unreadableProblem } from './unreadable.ts';
 
 /** Refused Services to list. */
 const MAX_REFUSALS = 50;
-/** Faulty objects and manifests to list. */
+/** Faulty objects and manifests to list, and health check node ports that cannot be bound. */
 const MAX_FAULTS = 50;
 /** Milliseconds after which a closed watch or a waiting change is a problem. */
 const PATIENCE = 30_000;
@@ -32,7 +33,8 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
   const problems = [
     ...families.flatMap((family) => familyProblems(family, now)),
     ...sourceProblems(sources, now),
-    ...unreadableProblems(sources),
+    ...limited('Unreadable', sources.sourceFaults(), unreadableProblem),
+    ...limited(UNBOUND_HEALTH_PORT, sources.unboundHealthPorts(), unboundHealthPortProblem),
     ...features.filter(({ ok }) => !ok).map(featureProblem),
     ...policyProblems(policies, areNamesObserved),
     ...refusals.slice(0, MAX_REFUSALS).map(
@@ -138,16 +140,20 @@ function sourceProblems({ manifests, watches }: StatusSources, now: number): Pro
   ];
 }
 
-/** Faults of objects and manifests; beyond `MAX_FAULTS` only their number. */
-function unreadableProblems({ sourceFaults }: StatusSources): Problem[] {
+/** The problem of each fault; beyond `MAX_FAULTS` only their number. */
+function limited<Fault>(
+  reason: string,
+  faults: Iterable<Fault>,
+  problemOf: (fault: Fault) => Problem,
+): Problem[] {
   const problems: Problem[] = [];
   let count = 0;
-  for (const fault of sourceFaults()) {
+  for (const fault of faults) {
     count += 1;
-    if (count <= MAX_FAULTS) problems.push(unreadableProblem(fault));
+    if (count <= MAX_FAULTS) problems.push(problemOf(fault));
   }
   if (count > MAX_FAULTS) {
-    problems.push(problem('Unreadable', `and ${count - MAX_FAULTS} more, see the log`));
+    problems.push(problem(reason, `and ${count - MAX_FAULTS} more, see the log`));
   }
   return problems;
 }

@@ -36,6 +36,8 @@ describe('health: health of the agent', () => {
     const reported: string[] = [];
     const counter = (name: string) =>
       new Counter({ name, help: name, labelNames: ['code'], registers: [] });
+    const unbound = new Gauge<string>({ name: 'unbound', help: 'unbound', registers: [] });
+    const count = async () => (await unbound.get()).values[0]?.value;
     const health = startHealth({
       options: OPTIONS,
       syncPeriod: 30_000,
@@ -45,6 +47,7 @@ describe('health: health of the agent', () => {
         healthz: counter('healthz'),
         livez: counter('livez'),
         initialSyncComplete: new Gauge({ name: 'initial', help: 'initial', registers: [] }),
+        unboundHealthPorts: unbound,
       },
       log: { debug() {}, info() {}, warn() {}, error() {} },
     });
@@ -59,7 +62,9 @@ describe('health: health of the agent', () => {
         ]);
       serve(port);
       await waitFor('it is reported', () => reported.length === 1);
+      assert.equal(await count(), 1);
       serve(0);
+      assert.equal(await count(), 0);
       serve(port);
       await waitFor('it is reported again', () => reported.length === 2);
     } finally {

@@ -27,6 +27,7 @@ import type { LogLine } from './agent.ts';
 import { nodeManifest, serviceManifest } from './manifests.ts';
 
 const START_MS = 60_000;
+const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
 const HEAD = 'apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n';
 
 const CONFIG = `${HEAD}hostnameOverride: of-the-file
@@ -77,8 +78,10 @@ describe('configuration of an agent', () => {
   /** Starts an agent on the node; its log grows continuously. */
   const start = (...args: string[]) => startWith({}, ...args);
   /** With additional environment variables. */
-  const startWith = (env: Readonly<Record<string, string>>, ...args: string[]) => {
-    const child = lab.node.spawn(PORTWIDE, ['run', `--manifests=${manifests}`, ...args], { env });
+  const startWith = (env: Readonly<Record<string, string>>, ...args: string[]) =>
+    launch(PORTWIDE, ['run', `--manifests=${manifests}`, ...args], env);
+  const launch = (program: string, args: readonly string[], env = {}) => {
+    const child = lab.node.spawn(program, args, { env });
     agents.push(child);
     const log: LogLine[] = [];
     let rest = '';
@@ -103,8 +106,7 @@ describe('configuration of an agent', () => {
     const { stdout } = await lab.node.exec('cat', [`/proc/sys/net/${name}`]);
     return stdout;
   };
-  const closeLocalnet = () =>
-    lab.node.exec('sh', ['-c', 'echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet']);
+  const closeLocalnet = () => lab.node.exec('sh', ['-c', `echo 0 > ${ROUTE_LOCALNET}`]);
   const rules = () => iptablesRules(lab.node, 'nft', 4, 'nat');
   const linesOf = (result: ExecResult) =>
     result.stdout
@@ -333,6 +335,32 @@ describe('configuration of an agent', () => {
     assert.equal(exitCode, 0, stdout);
     assert.equal(await sysctl('ipv4/conf/all/route_localnet'), '0');
     assert.match(stdout, /cannot write the rules that block other hosts from 127.0.0.0\/8/);
+  });
+
+  it('serves in mode iptables when node ports answer on 127.0.0.1, however long the sysctl takes', async () => {
+    // A write to a FIFO waits for its reader.
+    const sysctlFile = at('route_localnet');
+    await lab.node.exec('mkfifo', [sysctlFile]);
+    const mounted = `mount --bind ${sysctlFile} ${ROUTE_LOCALNET} && exec "$0" "$@"`;
+    const args = ['run', `--manifests=${manifests}`, '--hostname-override=node'];
+    const mode = ['--proxy-mode=iptables', '--iptables-variant=nft'];
+    const command = ['--mount', 'sh', '-c', mounted, PORTWIDE, ...args, ...mode];
+    const { logged, serves } = launch('unshare', command);
+    await lab.node.exec('sh', ['-c', `echo 0 > ${sysctlFile}`]);
+    const served = () => logged('serving').map(({ family }) => family);
+    await waitFor(
+      'all but the sysctl is in force',
+      // Table mangle is written last.
+      async () =>
+        served().includes('IPv6') &&
+        /KUBE-PROXY-CANARY/.test(await iptablesRules(lab.node, 'nft', 4, 'mangle')),
+      START_MS,
+    );
+    assert.deepEqual(served(), ['IPv6']);
+    const filter = await iptablesRules(lab.node, 'nft', 4, 'filter');
+    assert.match(filter, /-A KUBE-FIREWALL ! -s 127/, 'it blocks other hosts first');
+    assert.equal((await lab.node.exec('cat', [sysctlFile])).stdout, '1');
+    await serves();
   });
 
   it('warns of node settings that break Services', async () => {

@@ -3,6 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { RemoteDouble } from '../api-server/remote.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
+import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
@@ -60,6 +61,67 @@ describe('listening ports of the agent', () => {
     assert.deepEqual(await reported(), expected);
     agent.kill('SIGKILL');
     await double.kill();
+  });
+
+  it('is degraded while another process has a health check node port, and binds it afterwards', async () => {
+    const port = 30_500;
+    await lab.node.serve({ protocol: 'TCP', port });
+    const agent = new Agent(lab);
+    const socket = join(agent.directory, 'socket');
+    agent.firstFlags = ['--status-bind-address=none', `--status-socket=${socket}`];
+    const ask = async (...command: string[]) => {
+      const args = [...command, `--status-socket=${socket}`];
+      const { exitCode, stdout } = await lab.node.exec(PORTWIDE, args, { reject: false });
+      return { exitCode, text: stdout };
+    };
+    const unbound = async () => {
+      const script = `process.stdout.write(await (await fetch('http://127.0.0.1:10249/metrics')).text())`;
+      const args = ['--input-type=module', '-e', script];
+      return new Scrape((await lab.node.exec(process.execPath, args)).stdout).value(
+        'portwide_unbound_health_check_node_ports',
+      );
+    };
+    const problem =
+      /FailedToStartServiceHealthcheck .*health check node port 0\.0\.0\.0:30500 cannot be served \(listen EADDRINUSE.*\); load balancers may believe/;
+    try {
+      agent.write('web', [
+        serviceManifest('web', {
+          ingress: [{ ip: '192.0.2.10' }],
+          spec: {
+            type: 'LoadBalancer',
+            clusterIPs: ['10.96.0.12'],
+            externalTrafficPolicy: 'Local',
+            healthCheckNodePort: port,
+          },
+        }),
+      ]);
+      await agent.start();
+      await waitFor(
+        'the failure is logged',
+        () => agent.logged('cannot serve health check node port; retrying').length > 0,
+        30_000,
+      );
+      const status = await ask('status');
+      assert.match(status.text, problem);
+      assert.equal(status.exitCode, 1);
+      assert.match(status.text, /degraded/);
+      const described = (await ask('describe', 'service', 'web')).text;
+      assert.match(described, problem);
+      assert.match(described, /Warning +FailedToStartServiceHealthcheck/);
+      assert.equal(await unbound(), 1);
+      await lab.node.stopServing({ protocol: 'TCP', port });
+      await waitFor(
+        'the agent has the port',
+        () => agent.logged('health check node port served').length > 0,
+        30_000,
+      );
+      assert.doesNotMatch((await ask('status')).text, problem);
+      assert.doesNotMatch((await ask('describe', 'service', 'web')).text, problem);
+      assert.equal(await unbound(), 0);
+    } finally {
+      await lab.node.stopServing({ protocol: 'TCP', port });
+      await agent.destroy();
+    }
   });
 
   it('serves Services on listening ports of the node, and warns', async () => {

@@ -82,6 +82,27 @@ describe('health-check-servers: servers of health check node ports', () => {
     assert.deepEqual(ended.slice(2), ['a/b 0.0.0.0 30003']);
   });
 
+  it('lists the ports that cannot be bound, until they are or are no longer needed', () => {
+    const { servers, open } = everywhere();
+    const unbound = () =>
+      Array.from(servers.unbound(), ({ serviceKey, host, port, error }) =>
+        [serviceKey, host, port, error.message].join(' '),
+      );
+    servers.update([health('a/b', 30_001), health('a/b', 30_001, 1, 'IPv6'), health('a/c', 1)]);
+    const fail = (host: string, reason: string) =>
+      open.get(`${host} 30001`)?.onFailure(new Error(reason));
+    fail('0.0.0.0', 'taken');
+    fail('::', 'taken');
+    fail('::', 'still taken');
+    assert.deepEqual(unbound(), ['a/b 0.0.0.0 30001 taken', 'a/b :: 30001 still taken']);
+    open.get('0.0.0.0 30001')?.onRecovery();
+    assert.deepEqual(unbound(), ['a/b :: 30001 still taken']);
+    servers.update([health('a/b', 30_001, 0), health('a/b', 30_001, 0, 'IPv6')]);
+    assert.deepEqual(unbound(), ['a/b :: 30001 still taken']);
+    servers.update([health('a/b', 30_002), health('a/b', 30_002, 0, 'IPv6')]);
+    assert.deepEqual(unbound(), []);
+  });
+
   it('opens separate sockets for each family', () => {
     const { servers, done } = everywhere();
     const both = [health('a/b', 30_001), health('a/b', 30_001, 1, 'IPv6')];

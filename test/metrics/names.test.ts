@@ -87,6 +87,7 @@ const PORTWIDE: readonly Row[] = [
   ['portwide_node_missing', 'gauge', []],
   ['portwide_proxy_mode_fallback', 'gauge', []],
   ['portwide_faulty_manifests', 'gauge', []],
+  ['portwide_unbound_health_check_node_ports', 'gauge', []],
   ['portwide_services_on_own_ports', 'gauge', []],
   ['portwide_all_ports_services', 'gauge', ['kind']],
   ['portwide_refused_services', 'gauge', ['reason']],

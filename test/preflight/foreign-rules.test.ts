@@ -24,7 +24,7 @@ function base(hook: BaseChain['hook'], changes: Partial<BaseChain>, rules: strin
 const linesOf = (results: readonly { status: string; seen: string }[]) =>
   results.map(({ status, seen }) => `${status} ${seen}`);
 const drops = (...chains: readonly BaseChain[]) =>
-  linesOf(checkDrops({ value: chains }, ADDRESSES, 10_256));
+  linesOf(checkDrops({ value: chains }, ADDRESSES, [10_256, 30_500, 30_501]));
 
 describe('preflight: rules of other programs', () => {
   it('a policy drop at forward fails, and names table, chain, priority and policy', () => {
@@ -56,18 +56,24 @@ describe('preflight: rules of other programs', () => {
       line ?? '',
       /^warn .*base chain INPUT.* drops health checks of load balancers \(port 10256\)/,
     );
-    const open = base('input', { policy: 'drop' }, '-A X -p tcp -m tcp --dport 10256 -j ACCEPT');
-    assert.match(drops(open)[0] ?? '', /^ok /);
+    const open = (ports: string) =>
+      drops(base('input', { policy: 'drop' }, `-A X -p tcp -m tcp --dport ${ports} -j ACCEPT`));
+    assert.match(
+      open('10256')[0] ?? '',
+      /^warn .*base chain INPUT.* drops health checks of load balancers \(port 30500\)/,
+    );
+    assert.match(open('10256:30500')[0] ?? '', /drops health checks .*\(port 30501\)/);
+    assert.match(open('10256:30501')[0] ?? '', /^ok /);
   });
 
   it('counts only chains at the hooks that were evaluated', () => {
     const chains = [base('forward', {}, ''), base('input', {}, ''), base('postrouting', {}, '')];
     const output: BaseChain = { ...base('forward', {}, ''), chain: 'OUTPUT', hook: 'output' };
     const value = [...chains, output, output];
-    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, 10_256)), [
+    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, [10_256])), [
       'ok none of 2 base chains of other programs at hooks prerouting, forward and input drops health checks or traffic to endpoints (tested with port 20104)',
     ]);
-    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, undefined)), [
+    assert.deepEqual(linesOf(checkDrops({ value }, ADDRESSES, [])), [
       'ok none of 1 base chains of other programs at hooks prerouting and forward drops traffic to endpoints (tested with port 20104)',
     ]);
   });
@@ -80,7 +86,7 @@ describe('preflight: rules of other programs', () => {
       const [addresses] = ADDRESSES;
       assert.ok(addresses);
       const given = { ...addresses, targets: [...others, target], targetCount: 120 };
-      return linesOf(checkDrops({ value: value(rule) }, [given], undefined));
+      return linesOf(checkDrops({ value: value(rule) }, [given], []));
     };
     const place = 'table ip firewall, base chain FORWARD (priority 0, policy accept)';
     assert.deepEqual(check('-A X -d 10.244.1.11/32 -p tcp -m tcp --dport 8080 -j DROP'), [
@@ -100,7 +106,7 @@ describe('preflight: rules of other programs', () => {
       assert.ok(addresses);
       const vips = [{ address: '10.96.0.10', port: 80, protocol: 'TCP' } as const];
       const chain: BaseChain = { ...base('forward', {}, rule), hook: 'prerouting', priority };
-      const results = checkDrops({ value: [chain] }, [{ ...addresses, vips }], undefined);
+      const results = checkDrops({ value: [chain] }, [{ ...addresses, vips }], []);
       return linesOf(results).map((line) => line.replace(/ (table|base chains) .* drops/, ''));
     };
     const vip = '-A X -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -j DROP';
@@ -115,7 +121,7 @@ describe('preflight: rules of other programs', () => {
 
   it('chains of interfaces and bridges are named as not evaluated', () => {
     const chain: BaseChain = { ...base('forward', {}, '-A X -j DROP'), hook: 'other' };
-    const lines = linesOf(checkDrops({ value: [chain] }, ADDRESSES, undefined));
+    const lines = linesOf(checkDrops({ value: [chain] }, ADDRESSES, []));
     assert.match(lines[0] ?? '', /^ok none of 0 base chains/);
     assert.deepEqual(lines.slice(1), [
       'warn not seen: rules of interfaces and bridges are not evaluated: base chain FORWARD of table ip firewall',

@@ -1,4 +1,5 @@
 /** Cases of the checks of the node and its other programs. */
+import type { BaseChain } from '../../preflight/packet-walk.ts';
 import {
   type Case,
   HEALTHY,
@@ -13,6 +14,27 @@ import {
   traces,
   UNKNOWN,
 } from './facts.ts';
+
+/** Accepts /healthz only. */
+const INPUT_FIREWALL: BaseChain = {
+  ...{ table: 'ip filter', chain: 'INPUT', hook: 'input', priority: 0, policy: 'drop' },
+  chains: new Map([
+    [
+      'INPUT',
+      [
+        {
+          matches: [{ kind: 'port', ranges: [[10_256, 10_256]], negated: false }],
+          verdict: { kind: 'accept' },
+        },
+      ],
+    ],
+  ]),
+};
+const LOCAL = {
+  type: 'LoadBalancer',
+  externalTrafficPolicy: 'Local',
+  healthCheckNodePort: 30_500,
+} as const;
 
 export const NODE_CASES: readonly Case[] = [
   ['no capability', { hasNetAdmin: false }, /^fail CAP_NET_ADMIN/],
@@ -328,6 +350,23 @@ export const NODE_CASES: readonly Case[] = [
     {
       options: optionsWith({ healthzBindAddress: undefined }),
       listeners: { value: [{ host: '::', port: 10_256 }] },
+    },
+  ],
+  [
+    'health check node port behind a firewall',
+    {
+      foreignChains: { value: [INPUT_FIREWALL] },
+      objects: objectsWith({ services: [serviceWith(LOCAL)] }),
+    },
+    /^warn foreign drop rules .*base chain INPUT .*by its policy drops health checks of load balancers \(port 30500\) -> accept these packets/,
+  ],
+  [
+    'health check node port that no node answers',
+    {
+      foreignChains: { value: [INPUT_FIREWALL] },
+      objects: objectsWith({
+        services: [serviceWith({ ...LOCAL, externalTrafficPolicy: 'Cluster' })],
+      }),
     },
   ],
   [

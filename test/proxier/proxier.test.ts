@@ -174,6 +174,39 @@ describe('proxier: sync of one family', () => {
   });
 });
 
+describe('proxier: the first sync of one family', () => {
+  it('ends when what Services need besides rules is there, which comes after the rules', async () => {
+    const backend = new FakeBackend('IPv4');
+    const log: string[] = [];
+    let broken = true;
+    backend.apply = async () => {
+      log.push('rules');
+      return { written: 1 };
+    };
+    const family = new FamilyProxier(
+      backend,
+      { deleteStale: () => Promise.resolve(0) },
+      {
+        afterFirstRules: async () => {
+          await nextTurn();
+          log.push('besides rules');
+          if (broken) throw new Error('broken');
+        },
+      },
+    );
+    const sync = async () => {
+      await family.sync(true);
+      log.push('synced');
+    };
+    await assert.rejects(sync(), /broken/);
+    broken = false;
+    await sync();
+    await sync();
+    const failed = ['rules', 'besides rules'];
+    assert.deepEqual(log, [...failed, 'rules', 'besides rules', 'synced', 'rules', 'synced']);
+  });
+});
+
 describe('proxier: Services of a sync', () => {
   const of = (serviceKey: string) => route({ id: serviceKey, serviceKey });
 

@@ -89,7 +89,7 @@ describe('addresses of Services of others', () => {
     const world = new World(lab, agent, 4);
     const ranges = Array.from({ length: 1025 }, (_, at) => `${1 + 2 * at}/UDP`).join();
     const annotations = { 'portwide.dev/ports': ranges };
-    const service = world.service('many', { annotations, spec: { clusterIPs: ['10.96.0.66'] } });
+    const service = world.service('many', { annotations, spec: { clusterIPs: ['10.96.0.99'] } });
     assert.throws(() => feed.write('many', [service]), NotAdmitted);
   });
 });

@@ -11,7 +11,7 @@ import type { Comparison } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { openApiText } from '../../scripts/openapi.ts';
 import type { ChangeList } from '../../status/api/activity.ts';
-import type { ResourceList } from '../../status/api/common.ts';
+import type { Problem, ResourceList } from '../../status/api/common.ts';
 import type { KernelDiff } from '../../status/api/kernel.ts';
 import type { NodeStatus } from '../../status/api/node-status.ts';
 import type { EndpointList, ServiceDetail, ServiceList } from '../../status/api/services.ts';
@@ -80,6 +80,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     families: ['IPv4', 'IPv6'],
     missingInputs: () => [],
     sourceFaults: () => [],
+    unboundHealthPorts: () => [],
     table,
     kinds: ['Service', 'EndpointSlice', 'Node'],
     backends: () => [],
@@ -697,6 +698,29 @@ describe('resources: state of the node', () => {
     const detail = await service('web');
     assert.equal(detail.problems[0]?.message, expected);
     await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
+  });
+
+  it('names health check node ports that cannot be bound, also in the Service', async () => {
+    const error = new Error('listen EADDRINUSE');
+    const unbound = (name: string, host: string) =>
+      ({ serviceKey: `default/${name}`, port: 30_500, host, error }) as const;
+    const { get, service } = statusOf(filledTable(), {
+      unboundHealthPorts: () => [unbound('media', '0.0.0.0'), unbound('web', '::')],
+    });
+    const { state, problems } = await get<NodeStatus>('/api/v1/status');
+    assert.equal(state, 'degraded');
+    const ofReason = (list: readonly Problem[]) =>
+      list.filter(({ reason }) => reason === 'FailedToStartServiceHealthcheck');
+    const expected = [
+      ['Service default/media', 'IPv4', 'health check node port 0.0.0.0:30500'],
+      ['Service default/web', 'IPv6', 'health check node port [::]:30500'],
+    ].map(([object, family, port]) => ({
+      ...{ object, family, reason: 'FailedToStartServiceHealthcheck' },
+      message: `${port} cannot be served (listen EADDRINUSE); load balancers may believe the answers of another process; retrying`,
+    }));
+    assert.deepEqual(ofReason(problems), expected);
+    assert.deepEqual(ofReason((await service('web')).problems), expected.slice(1));
+    assert.deepEqual(ofReason((await service('empty')).problems), []);
   });
 
   it('counts each Service in one state, as `state` of the list selects them', async () => {
