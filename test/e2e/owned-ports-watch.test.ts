@@ -96,7 +96,7 @@ describe('owned ports with an API server', function () {
       times: 1,
     });
     const { ended } = agent.launch(flags);
-    await waitFor('all but the Pods is listed', () => agent.logged('listed objects').length === 3);
+    await waitFor('all but the Pods is listed', () => agent.logged('listed objects').length === 4);
     await keepsAnswering();
     assert.deepEqual(agent.logged('serving'), []);
     await feed.double.call('release');
