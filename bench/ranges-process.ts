@@ -178,7 +178,7 @@ async function agent(load: RangesLoad): Promise<Readonly<Record<(typeof PHASES)[
     const seconds = (performance.now() - started) / 1000;
     return { seconds, cpu: kernelTime() - before, latencies };
   };
-  /** Makes a change of each Service, in turns as short as those of a watch, and waits until the kernel has all. */
+  /** Makes a change of each Service, in short turns as a watch does, and waits until the kernel has all. */
   const forAll = (make: (index: number) => void) => async () => {
     let turnEnd = performance.now() + TURN;
     for (let index = 0; index < services; index++) {

@@ -15,7 +15,7 @@ const TAKES_BY_COST = 8;
 /** Orders affected Services by what they cost, so that a change of an ordinary Service waits for no large one. */
 export class AffectedServices {
   readonly #ordinary = new Set<ObjectKey>();
-  /** Costs of Services with ranges, those that have waited longest first. */
+  /** Costs of Services with ranges, the longest wait first. */
   readonly #costly = new Map<ObjectKey, number>();
   #takes = 0;
 
