@@ -99,7 +99,7 @@ type AnnotationValue =
 /**
  * Parses annotation `portwide.dev/ports`: `all`, `false`, or comma-separated ports and ranges with
  * an optional protocol, such as `5060/UDP,20000-50000/UDP,8000-8100`. White space around an item is
- * ignored. Without a protocol a range applies to TCP, UDP and SCTP. The returned ranges are
+ * ignored. Without a protocol a range applies to TCP, UDP and SCTP, and counts as three. The returned ranges are
  * sorted and merged (see `normalizeRanges`).
  */
 export function parsePortsAnnotation(value: string): AnnotationValue {
@@ -109,17 +109,17 @@ export function parsePortsAnnotation(value: string): AnnotationValue {
   if (isTooLong(value)) {
     return { kind: 'bad', message: `longer than ${MAX_VALUE_LENGTH} characters` };
   }
+  const items = text.split(',');
+  // As the admission policy counts: before items are parsed or joined.
+  const count = items.reduce((sum, item) => sum + (item.includes('/') ? 1 : PROTOCOLS.length), 0);
+  if (count > MAX_RANGES) return { kind: 'bad', message: `more than ${MAX_RANGES} ranges` };
   const ranges: PortRange[] = [];
-  for (const item of text.split(',')) {
+  for (const item of items) {
     const parsed = parseItem(item.trim());
     if (typeof parsed === 'string') return { kind: 'bad', message: parsed };
     ranges.push(...parsed);
   }
-  const joined = normalizeRanges(ranges);
-  if (joined.length > MAX_RANGES) {
-    return { kind: 'bad', message: `more than ${MAX_RANGES} separate ranges` };
-  }
-  return { kind: 'ranges', ranges: joined };
+  return { kind: 'ranges', ranges: normalizeRanges(ranges) };
 }
 
 function parseItem(item: string): PortRange[] | string {

@@ -37,6 +37,7 @@ await runBench({
     ranges: numberFlag('ranges of each, of one port', '1024'),
     slices: numberFlag('slices of owned ports of each, instead of ranges', '1'),
     namespaces: numberFlag('number of namespaces', '3'),
+    period: numberFlag('minimum interval between updates, in milliseconds', '10'),
     mode: modeFlag,
     runs: runsFlag('3', { quick: '1' }),
   },

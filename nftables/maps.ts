@@ -90,7 +90,7 @@ const NO_ENDPOINT_MAPS = {
  * Number of parts of the sets of port ranges, a power of two up to 256; the last bits of the VIP select the part. With
  * each change the kernel (seen on 6.18) copies a changed set as a whole, which takes 0.3 ms for 1,000 ranges.
  */
-export const RANGE_PARTS = 16;
+export const RANGE_PARTS = 64;
 
 /**
  * Port ranges by VIP and slot, see `EndpointSelection.slot`. They are no verdict maps: for each new verdict the kernel walks
@@ -192,10 +192,18 @@ const EXACT_NAMES: ReadonlySet<string> = new Set(
   Object.keys(EXACT_MAPS).flatMap((map) => EXACT_SIZES.map((size) => `${map}-of-${size}`)),
 );
 
+/**
+ * The sets that have port ranges. All exist while any is in use, because each declaration is a run of nft, for which
+ * changes of all Services wait.
+ */
+export const RANGE_SETS: readonly MapName[] = Array.from({ length: RANGE_PARTS }, (_, part) =>
+  rangeSet(part),
+);
+
 /** Names of the maps and sets that exist only while chains refer to them (`NftChain.maps`). */
 const ON_DEMAND: ReadonlySet<string> = new Set([
   ...Object.keys({ ...FLOWTABLE_MAPS, ...OWNED_MAPS, ...OWNED_DISPATCH, ...RANGE_MAPS }),
-  ...Array.from({ length: RANGE_PARTS }, (_, part) => `vip-ranges-${part}`),
+  ...RANGE_SETS,
   ...Object.keys(SLICE_MAPS).flatMap((map) => PARTS.map((part) => `${map}-${part}`)),
   ...EXACT_NAMES,
 ]);
@@ -277,7 +285,7 @@ for (const [map, spec] of Object.entries(SLICE_MAPS)) {
   for (const part of PARTS) specs.set(`${map}-${part}`, spec);
 }
 
-for (let part = 0; part < RANGE_PARTS; part++) specs.set(`vip-ranges-${part}`, RANGE_SET);
+for (const map of RANGE_SETS) specs.set(map, RANGE_SET);
 for (const [map, spec] of Object.entries(EXACT_MAPS)) {
   for (const size of EXACT_SIZES) specs.set(`${map}-of-${size}`, spec);
 }

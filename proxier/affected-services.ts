@@ -1,4 +1,4 @@
-/** Services to resolve again: ordinary ones first, then those with port ranges, the smallest first. */
+/** Services to resolve again: ordinary ones first, then those with port ranges, mostly the smallest first. */
 import type { ObjectKey } from '../api/objects.ts';
 
 /** Limits of one `take`. */
@@ -9,11 +9,15 @@ export interface TakeLimits {
   readonly ranges: number;
 }
 
+/** One `take` in so many begins with the Service that has waited longest, or many changes of small ones could hold it up for ever. */
+const TAKES_BY_COST = 8;
+
 /** Orders affected Services by what they cost, so that a change of an ordinary Service waits for no large one. */
 export class AffectedServices {
   readonly #ordinary = new Set<ObjectKey>();
-  /** Costs of Services with ranges. */
+  /** Costs of Services with ranges, the longest wait first. */
   readonly #costly = new Map<ObjectKey, number>();
+  #takes = 0;
 
   get size(): number {
     return this.#ordinary.size + this.#costly.size;
@@ -49,7 +53,10 @@ export class AffectedServices {
     }
     if (ranges === 0 || this.#costly.size === 0) return taken;
     let left = ranges;
-    for (const [key, cost] of [...this.#costly].sort(([, a], [, b]) => a - b)) {
+    this.#takes += 1;
+    const byAge = [...this.#costly];
+    const first = this.#takes % TAKES_BY_COST === 0 ? byAge.splice(0, 1) : [];
+    for (const [key, cost] of [...first, ...byAge.sort(([, a], [, b]) => a - b)]) {
       if (cost > left && left < ranges) break;
       left -= cost;
       this.#costly.delete(key);

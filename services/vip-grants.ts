@@ -226,9 +226,16 @@ function blockCell(vip: string, protocol: Protocol, block: number): string {
 /** The blocks that a request for ports or ranges touches. */
 function blockCells(request: VipRequest): Set<string> {
   const cells = new Set<string>();
+  let [last, lastProtocol]: [number, Protocol | undefined] = [-1, undefined];
+  // The ranges are sorted. Many of them touch the block of the one before.
   for (const { protocol, from, to } of rangesOf(request)) {
-    for (let block = from >> BLOCK_BITS; block <= to >> BLOCK_BITS; block++)
+    if (protocol !== lastProtocol) last = -1;
+    lastProtocol = protocol;
+    const first = Math.max(from >> BLOCK_BITS, last + 1);
+    for (let block = first; block <= to >> BLOCK_BITS; block++) {
       cells.add(blockCell(request.vip, protocol, block));
+    }
+    last = to >> BLOCK_BITS;
   }
   return cells;
 }

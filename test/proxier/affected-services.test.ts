@@ -29,4 +29,16 @@ describe('affected-services: order of changes', () => {
     assert.equal(affected.has('x'), true);
     assert.deepEqual([affected.size, affected.hasOrdinary], [1, false]);
   });
+
+  it('takes a large Service at last, although small ones change all the time', () => {
+    const affected = new AffectedServices();
+    affected.add('big', 900);
+    affected.add('bigger', 1000);
+    const large: string[] = [];
+    for (let turn = 0; turn < 16; turn++) {
+      affected.add(`small-${turn % 2}`, 1000 - turn - 200);
+      large.push(...affected.take({ services: 1, ranges: 900 }).filter((key) => /big/.test(key)));
+    }
+    assert.deepEqual(large, ['big', 'bigger']);
+  });
 });
