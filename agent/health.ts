@@ -38,7 +38,7 @@ type HealthMetrics = Pick<
 const TIMEOUT_SYNC_PERIODS = 2;
 /**
  * Of all health servers: a Service may have its own health check node port, so limits for each port would bound nothing. Load
- * balancers may keep some connections to each port.
+ * balancers may keep some idle connections.
  */
 const CONNECTION_LIMITS = { total: 256, perClient: 10 };
 const NO_ADDRESSES: NodeAddresses = { addresses: [], primary: [] };

@@ -6,34 +6,48 @@ export interface ConnectionLimits {
   /** Upper bound on connections of all clients. */
   readonly total: number;
   /**
-   * Upper bound on connections of one remote address. Does not hold for loopback addresses, which
-   * all processes of the node share.
+   * Connections of one remote address above which its idle connections are closed. Does not hold
+   * for loopback addresses, which all processes of the node share.
    */
   readonly perClient: number;
 }
 
 interface Connection {
-  /** undefined: clients that share an address, or a Unix socket. */
-  readonly client: string | undefined;
+  readonly client: string;
+  /** Milliseconds of the clock. */
+  readonly accepted: number;
   /** Requests without a complete response. */
   pending: number;
+  hasAnswered: boolean;
 }
 
+/** Clients that share an address, or a Unix socket. */
+const SHARED = '';
 /**
- * Open connections of one or more servers. A new connection beyond a limit closes the connection
- * that has been idle for longest: of the same client beyond `perClient`, otherwise of all. So
- * neither one client nor many can keep others out, and file descriptors and memory stay bounded
- * without a timeout that would close the connections of slow clients. If no connection is idle, the
- * one with the oldest activity is closed.
+ * Milliseconds for the first request to arrive. The server accepts a burst of connections before it
+ * reads their requests, and the network may lose packets.
+ */
+const GRACE = 2000;
+
+/**
+ * Open connections of one or more servers. A connection is idle when all its requests have been
+ * answered, or none came within `GRACE`. A new connection beyond `perClient` closes idle
+ * connections of the same client. If they are all busy, they may be more: a load balancer probes
+ * many ports at once, and many pods may have one address. A new connection beyond `total` closes
+ * another one: of the client with the most connections if they are more than `perClient`, otherwise
+ * of all. So neither one client nor many can keep others out, and file descriptors and memory stay
+ * bounded without a timeout that would close the connections of slow clients.
  */
 export class Connections {
   readonly #limits: ConnectionLimits;
+  readonly #now: () => number;
   /** Ordered by last activity, oldest first. */
   readonly #open = new Map<Socket, Connection>();
   readonly #counts = new Map<string, number>();
 
-  constructor(limits: ConnectionLimits) {
+  constructor(limits: ConnectionLimits, now = () => performance.now()) {
     this.#limits = limits;
+    this.#now = now;
   }
 
   get size(): number {
@@ -43,13 +57,10 @@ export class Connections {
   /** Adds an accepted connection. Its socket removes itself when it closes. */
   add(socket: Socket): void {
     const client = clientOf(socket);
-    const { total, perClient } = this.#limits;
-    const count = client === undefined ? 0 : (this.#counts.get(client) ?? 0);
-    if (count >= perClient) this.#closeOldest((each) => each.client === client);
-    else if (this.size >= total) this.#closeOldest(() => true);
-    this.#open.set(socket, { client, pending: 0 });
-    // Read again: the closed connection may have been of this client.
-    if (client !== undefined) this.#counts.set(client, (this.#counts.get(client) ?? 0) + 1);
+    if (client !== SHARED) this.#closeIdle(client);
+    if (this.size >= this.#limits.total) this.#closeOldest(this.#largestClient());
+    this.#open.set(socket, { client, accepted: this.#now(), pending: 0, hasAnswered: false });
+    this.#counts.set(client, this.#countOf(client) + 1);
     socket.once('close', () => this.#remove(socket));
   }
 
@@ -64,24 +75,65 @@ export class Connections {
     const connection = this.#open.get(socket);
     if (connection === undefined) return;
     connection.pending -= 1;
+    connection.hasAnswered = true;
     this.#open.delete(socket);
     this.#open.set(socket, connection);
   }
 
-  #closeOldest(isCandidate: (connection: Connection) => boolean): void {
+  #countOf(client: string): number {
+    return this.#counts.get(client) ?? 0;
+  }
+
+  #isIdle({ pending, hasAnswered, accepted }: Connection): boolean {
+    return pending === 0 && (hasAnswered || this.#now() - accepted >= GRACE);
+  }
+
+  /** Closes idle connections of a client until it may open another one, oldest first. */
+  #closeIdle(client: string): void {
+    if (this.#countOf(client) < this.#limits.perClient) return;
+    for (const [socket, connection] of this.#open) {
+      if (connection.client !== client || !this.#isIdle(connection)) continue;
+      this.#close(socket);
+      if (this.#countOf(client) < this.#limits.perClient) return;
+    }
+  }
+
+  /** The client with the most connections, if they are more than `perClient`. */
+  #largestClient(): string | undefined {
+    let largest: string | undefined;
+    let most = this.#limits.perClient;
+    for (const [client, count] of this.#counts) {
+      if (count <= most) continue;
+      largest = client;
+      most = count;
+    }
+    return largest;
+  }
+
+  /**
+   * Closes the connection with the oldest activity, of one client or of all: an idle one if there
+   * is any, otherwise one without a request, otherwise one with a request.
+   */
+  #closeOldest(client: string | undefined): void {
+    let unused: Socket | undefined;
     let oldest: Socket | undefined;
     for (const [socket, connection] of this.#open) {
-      if (!isCandidate(connection)) continue;
-      if (connection.pending === 0) {
-        oldest = socket;
-        break;
+      if (client !== undefined && connection.client !== client) continue;
+      if (this.#isIdle(connection)) {
+        this.#close(socket);
+        return;
       }
+      if (connection.pending === 0) unused ??= socket;
       oldest ??= socket;
     }
-    if (oldest === undefined) return;
+    const chosen = unused ?? oldest;
+    if (chosen !== undefined) this.#close(chosen);
+  }
+
+  #close(socket: Socket): void {
     // The socket emits `close` later.
-    this.#remove(oldest);
-    oldest.destroy();
+    this.#remove(socket);
+    socket.destroy();
   }
 
   #remove(socket: Socket): void {
@@ -89,15 +141,14 @@ export class Connections {
     if (connection === undefined) return;
     this.#open.delete(socket);
     const { client } = connection;
-    if (client === undefined) return;
-    const count = (this.#counts.get(client) ?? 0) - 1;
+    const count = this.#countOf(client) - 1;
     if (count > 0) this.#counts.set(client, count);
     else this.#counts.delete(client);
   }
 }
 
-function clientOf({ remoteAddress }: Socket): string | undefined {
+function clientOf({ remoteAddress }: Socket): string {
   // A socket for both families has IPv4 clients as IPv4-mapped addresses (RFC 4291, 2.5.5.2).
   const address = remoteAddress?.replace(/^::ffff:/, '');
-  return address === undefined || isLoopback(address) ? undefined : address;
+  return address === undefined || isLoopback(address) ? SHARED : address;
 }

@@ -400,12 +400,15 @@ describe('server: TCP', () => {
     }
     const [first, second, third] = clients;
     assert.ok(first && second && third);
-    first.socket.write(framed(query(1)));
-    await waitFor('an answer', () => first.messages.length === 1);
+    const ask = async ({ socket, messages }: typeof first, id: number) => {
+      socket.write(framed(query(id)));
+      await waitFor('an answer', () => messages.at(-1)?.readUInt16BE(0) === id);
+    };
+    for (const [index, each] of [first, second, third].entries()) await ask(each, 1 + index);
+    await ask(first, 4);
     const fourth = await client(port);
     await second.closed;
-    fourth.socket.write(framed(query(4)));
-    await waitFor('an answer', () => fourth.messages.length === 1);
+    await ask(fourth, 5);
     assert.deepEqual([first.socket.destroyed, third.socket.destroyed], [false, false]);
     assert.equal(server.connections, 3);
   });

@@ -21,9 +21,15 @@ class FakeSocket extends EventEmitter {
 describe('connections: bounds', () => {
   const limits = { total: 4, perClient: 2 };
   let connections: Connections;
+  let now: number;
   beforeEach(() => {
-    connections = new Connections(limits);
+    now = 0;
+    connections = new Connections(limits, () => now);
   });
+  /** The time in which a client sends its first request is over. */
+  const waitLong = () => {
+    now += 2000;
+  };
 
   const accept = (address?: string) => {
     const fake = new FakeSocket(address);
@@ -40,7 +46,9 @@ describe('connections: bounds', () => {
 
   it('closes the oldest idle connection of a client with too many, and none of others', () => {
     const other = accept('10.0.0.2');
-    const all = [accept('10.0.0.1'), accept('10.0.0.1'), accept('10.0.0.1')];
+    const all = [accept('10.0.0.1'), accept('10.0.0.1')];
+    waitLong();
+    all.push(accept('10.0.0.1'));
     assert.deepEqual(states([other, ...all]), [true, false, true, true]);
     assert.equal(connections.size, 3);
   });
@@ -50,8 +58,35 @@ describe('connections: bounds', () => {
     assert.deepEqual(states(all), [false, true, true, true, true]);
   });
 
+  it('keeps connections of one client whose first requests have not been answered', () => {
+    const all = ['1', '1', '1', '1'].map((each) => accept(`10.0.0.${each}`));
+    for (const { begin } of all.slice(2)) begin();
+    assert.deepEqual(states(all), [true, true, true, true]);
+    for (const { end } of all.slice(2)) end();
+    const next = accept('10.0.0.1');
+    assert.deepEqual(states([...all, next]), [true, true, false, false, true]);
+  });
+
+  it('closes all idle connections above the number that a client may keep', () => {
+    const all = [1, 2, 3, 4].map(() => accept('10.0.0.1'));
+    waitLong();
+    const next = accept('10.0.0.1');
+    assert.deepEqual(states([...all, next]), [false, false, false, true, true]);
+  });
+
+  it('closes connections of the client with the most, though they are new', () => {
+    const other = accept('10.0.0.2');
+    other.begin();
+    other.end();
+    const flood = [1, 2, 3, 4].map(() => accept('10.0.0.1'));
+    assert.deepEqual(states([other, ...flood]), [true, false, true, true, true]);
+    const another = accept('10.0.0.3');
+    assert.deepEqual(states([other, another, ...flood.slice(1)]), [true, true, false, true, true]);
+  });
+
   it('spares a connection with a request, and one with a recent request', () => {
     const [first, second, third] = [accept('::1'), accept('::1'), accept('::1')];
+    waitLong();
     first.begin();
     second.begin();
     second.end();
@@ -74,14 +109,16 @@ describe('connections: bounds', () => {
   });
 
   it('closes the oldest connection when all have requests', () => {
-    const all = [accept('10.0.0.1'), accept('10.0.0.1')];
+    const all = [1, 2, 3, 4].map(() => accept('10.0.0.1'));
     for (const { begin } of all) begin();
     const last = accept('10.0.0.1');
-    assert.deepEqual(states([...all, last]), [false, true, true]);
+    assert.deepEqual(states([...all, last]), [false, true, true, true, true]);
   });
 
   it('takes an IPv4-mapped address for the IPv4 address', () => {
-    const all = [accept('10.0.0.1'), accept('::ffff:10.0.0.1'), accept('10.0.0.1')];
+    const all = [accept('10.0.0.1'), accept('::ffff:10.0.0.1')];
+    waitLong();
+    all.push(accept('10.0.0.1'));
     assert.deepEqual(states(all), [false, true, true]);
   });
 

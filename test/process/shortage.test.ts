@@ -16,20 +16,39 @@ async function run(script: string) {
 }
 
 describe('shortage: surviveShortages', () => {
-  it('goes on when a timer, a listener or a promise has no file descriptor', async () => {
+  it('goes on when a timer or a listener has no file descriptor', async () => {
     const { exitCode, messages } = await run(`
       setTimeout(() => { throw fail('EMFILE'); });
       setImmediate(() => { throw fail('ENFILE'); });
-      void Promise.reject(fail('EMFILE'));
       setTimeout(() => process.exit(7), 20);
     `);
-    assert.deepEqual([exitCode, messages], [7, ['short of file descriptors or memory']]);
+    assert.deepEqual([exitCode, messages], [7, ['short of file descriptors']]);
   });
+
+  for (const code of ['EMFILE', 'ENFILE']) {
+    it(`exits when nothing handles the rejection of a promise, with ${code}`, async () => {
+      const { exitCode, messages } = await run(`
+        void Promise.reject(fail('${code}'));
+        setTimeout(() => process.exit(7), 1000);
+      `);
+      assert.deepEqual([exitCode, messages], [1, ['internal error; exiting']]);
+    });
+  }
+
+  for (const code of ['ENOBUFS', 'ENOMEM']) {
+    it(`exits with ${code}, after which the outcome of an operation is unknown`, async () => {
+      const { exitCode, messages } = await run(`
+        setTimeout(() => { throw fail('${code}'); });
+        setTimeout(() => process.exit(7), 1000);
+      `);
+      assert.deepEqual([exitCode, messages], [1, ['internal error; exiting']]);
+    });
+  }
 
   it('exits when anything else fails', async () => {
     const { exitCode, messages } = await run(`
       setTimeout(() => { throw new TypeError('failed on demand'); });
-      setTimeout(() => {}, 60_000);
+      setTimeout(() => process.exit(7), 1000);
     `);
     assert.deepEqual([exitCode, messages], [1, ['internal error; exiting']]);
   });

@@ -9,6 +9,8 @@ import { PORTWIDE } from '../portwide.ts';
 
 const OPEN_FILES = 600;
 const FLOOD = 1500;
+/** More simultaneous probes than connections that one address may keep. */
+const PROBES = 30;
 const HEALTH_PORT = 10_256;
 
 /** Opens connections that send nothing, says so when each has been accepted, and stays. */
@@ -22,6 +24,20 @@ const OPEN_IDLE = `
     socket.once('connect', () => { if (++accepted === count) console.log('connected'); });
   }
   setInterval(() => {}, 1000);
+`;
+
+/** Sends health probes at once, each on a connection of its own, and prints their outcomes. */
+const PROBE_AT_ONCE = `
+  const { get } = require('node:http');
+  const [host, count] = [process.argv[1], Number(process.argv[2])];
+  const probe = () => new Promise((resolve) => {
+    const url = 'http://' + host + ':${HEALTH_PORT}/livez';
+    get(url, { agent: false }, (response) => {
+      response.resume();
+      response.once('close', () => resolve(response.statusCode));
+    }).on('error', ({ code }) => resolve(code));
+  });
+  Promise.all(Array.from({ length: count }, probe)).then((all) => console.log(JSON.stringify(all)));
 `;
 
 /** Reads the time series over one connection, until a sample has no memory. */
@@ -102,6 +118,12 @@ describe('file descriptors of the agent', () => {
     const values = columns.find(({ name }) => name === 'memory')?.values ?? [];
     return values.filter((_, index) => Number(times[index]) > from);
   };
+
+  it(`answers ${PROBES} simultaneous health probes of one load balancer`, async () => {
+    const args = ['-e', PROBE_AT_ONCE, lab.node.ipv4, String(PROBES)];
+    const { stdout } = await lab.client.exec(process.execPath, args);
+    assert.deepEqual(JSON.parse(stdout), Array(PROBES).fill(200));
+  });
 
   it(`answers health checks of others while a neighbour keeps ${FLOOD} connections open`, async () => {
     const flood = lab.client.spawn(process.execPath, [
