@@ -72,6 +72,8 @@ export class Proxier {
   /** Runs when the next Services with port ranges may be taken; undefined: they may be taken now. */
   #rangesTimer: unknown;
   #rangesPeriod = MIN_RANGES_PERIOD;
+  /** Families that got changes of Services with port ranges since their last sync. */
+  readonly #withRanges = new Set<FamilyProxier>();
   #addresses: readonly string[] | undefined;
 
   constructor(options: ProxierOptions) {
@@ -98,8 +100,9 @@ export class Proxier {
 
   /** Stops after the syncs in progress. The rules remain in the kernel. */
   async stop(): Promise<void> {
-    this.#options.timers.clear(this.#rangesTimer);
     await Promise.all([...this.#loops.values()].map((loop) => loop.stop()));
+    // A sync that ended meanwhile may have set it.
+    this.#options.timers.clear(this.#rangesTimer);
     await Promise.all([...this.#loops.keys()].map(({ backend }) => backend.close()));
   }
 
@@ -154,7 +157,8 @@ export class Proxier {
     const started = timers.now();
     try {
       // Both families share these changes, so only one family may propagate them at a time.
-      const hasRanges = await this.#propagations.run(() => this.#propagateChanges(full));
+      await this.#propagations.run(() => this.#propagateChanges(full));
+      const hasRanges = this.#withRanges.delete(family);
       let durationMs: number | undefined;
       if (full || family.hasChanges) {
         const report = await family.sync(full);
@@ -179,9 +183,8 @@ export class Proxier {
    * Passes pending changes to the families: all of ordinary Services, and so many of Services with port ranges that the
    * sync remains short. If more Services with port ranges wait, ordinary changes have as much time before the next such sync.
    * @param all passes all.
-   * @returns whether Services with port ranges may have changed.
    */
-  async #propagateChanges(all: boolean): Promise<boolean> {
+  async #propagateChanges(all: boolean): Promise<void> {
     const { table, families, observer, nodeIp, serviceCidrs } = this.#options;
     const nodeIps = [...(nodeIp === undefined ? [] : [nodeIp]), ...(table.node?.addresses ?? [])];
     for (const family of families) {
@@ -211,6 +214,7 @@ export class Proxier {
         family.setRefusedServices(refused);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
         family.updateHealth(own(health));
+        if (takesRanges) this.#withRanges.add(family);
         family.addTriggers(own(triggers).map(({ time }) => time));
       }
       observer.refusals(refusals);
@@ -222,7 +226,6 @@ export class Proxier {
         this.#request();
       }, this.#rangesPeriod);
     }
-    return hasRanges;
   }
 }
 
