@@ -71,7 +71,7 @@ export class VipClaims {
 }
 
 /** A copy of a sorted list with another value. */
-export function insertSorted<T>(
+function insertSorted<T>(
   sorted: readonly T[],
   value: T,
   compare: (a: T, b: T) => number,
