@@ -103,6 +103,8 @@ export class PolicyBackend {
    * earlier agent assigned.
    */
   #hasWritten = false;
+  /** Whether a call of `replaceAll` is done, even if it failed. Before that, no table may exist. */
+  #hasTried = false;
   /** True from the call of `replaceAll` until it is done. */
   #isReplacing = false;
   #denied: readonly DeniedPackets[] = [];
@@ -193,6 +195,7 @@ export class PolicyBackend {
         throw this.#asPolicyError(error, state.chains);
       } finally {
         this.#isReplacing = false;
+        this.#hasTried = true;
       }
     });
   }
@@ -251,20 +254,24 @@ export class PolicyBackend {
 
   /**
    * Queues the DNS packets of the given resolvers, and of no others, for `RESOLVER_TTL`. Runs beside other calls, which may
-   * take longer. A table that is being replaced or repaired gets the resolvers with its content.
-   * @throws NftRefusedError if the kernel has no NFQUEUE; NftRefusedError, NetlinkError
+   * take longer. The table in force gets the resolvers whether or not its content is known, also the table of an earlier
+   * agent: learning must not stop while the table is replaced or cannot be written.
+   * @throws NftRefusedError if the kernel has no NFQUEUE, or no table exists although it is not being replaced;
+   * NftRefusedError, NetlinkError
    */
   async queueDns(resolvers: readonly string[]): Promise<void> {
     const operations = this.#resolvers.renew(resolvers);
     if (this.#queueError !== undefined && resolvers.length > 0) throw this.#queueError;
-    if (!this.#hasWritten || !this.#isInSync || this.#isReplacing) return;
-    try {
-      await this.#tables.main.transact(operations);
-    } catch (error) {
-      // An element that expires between its add and its delete is added by the next call.
-      const hasExpired = error instanceof NftRefusedError && error.action === 'delete';
-      if (!hasExpired && this.#isInSync && !this.#isReplacing) throw error;
-    }
+    const mayBeMissing = this.#isReplacing || !this.#hasTried;
+    const { main, staging } = this.#tables;
+    // Without a known state, either table may be in force, and a rebuild may switch at any time.
+    const tables = this.#isInSync && !this.#isReplacing ? [main] : [main, staging];
+    const missing = (await Promise.all(tables.map((each) => renewIn(each, operations)))).filter(
+      (error) => error !== undefined,
+    );
+    const isWritten = missing.length < tables.length;
+    if (isWritten || mayBeMissing || this.#isReplacing || resolvers.length === 0) return;
+    throw missing[0];
   }
 
   /**
@@ -355,8 +362,8 @@ export class PolicyBackend {
     bySet.set('fqdn-cache', cache).set('fqdn-peers', peers);
     for (const [set, answers] of await readAnswers(await activeTable(this.#tables)))
       bySet.set(set, answers);
-    bySet.set('dns-resolvers', this.#resolvers.elements());
-    await this.#rebuild({ chains, elements: bySet });
+    const resolvers = () => this.#resolvers.elements();
+    await this.#rebuild({ chains, elements: bySet, resolvers });
     const parts = chains.flatMap((chain) => kernelChains(chain, this.family));
     this.#chains = new Set(parts.map(({ name }) => name));
     this.#fqdnPeerTtls.recordWritten(peers, now);
@@ -470,6 +477,26 @@ export class PolicyBackend {
     if (!(error instanceof NftRefusedError)) return error;
     return new PolicyRefusedError(this.family, error, chains);
   }
+}
+
+/**
+ * @returns the error if the table does not exist, or has no such set because an earlier version wrote it.
+ * @throws NftRefusedError, NetlinkError
+ */
+async function renewIn(
+  table: RuleTable,
+  operations: readonly NftOperation[],
+): Promise<NftRefusedError | undefined> {
+  try {
+    await table.transact(operations);
+  } catch (error) {
+    if (!(error instanceof NftRefusedError)) throw error;
+    // An element that expires between its add and its delete is added by the next call.
+    if (error.action === 'delete') return undefined;
+    if (error.errno !== ENOENT) throw error;
+    return error;
+  }
+  return undefined;
 }
 
 function deniedCounts(counters: readonly NftCounter[]): DeniedPackets[] {

@@ -49,6 +49,8 @@ export interface PolicyTables {
 export interface TableContent {
   readonly chains: readonly PolicySetChain[];
   readonly elements: ReadonlyMap<NftSetName, readonly NftElement[]>;
+  /** The elements of `dns-resolvers` at this moment. They would expire in a table that is still being written. */
+  readonly resolvers: () => readonly NftElement[];
 }
 
 const ZERO_COUNTERS: CounterValues = new Map();
@@ -85,7 +87,7 @@ export async function rebuild(
   tables: PolicyTables,
   nft: NftCommand,
   options: PolicyTableOptions,
-  { chains, elements }: TableContent,
+  { chains, elements, resolvers }: TableContent,
 ): Promise<void> {
   const { family } = options;
   const layouts = {
@@ -106,13 +108,17 @@ export async function rebuild(
     ]);
   };
   /**
-   * Adds the rules of base chains and the commit marker.
+   * Adds the rules of base chains, the commit marker, and the resolvers.
    * @param also Further operations of the transaction.
    */
   const commit = async (which: keyof typeof layouts, also: readonly NftOperation[] = []) => {
     const baseChains = layouts[which].fixed.filter(isBase);
     const marker = { name: COMMIT_MARKER, rules: [] };
-    await tables[which].transact([...[...baseChains, marker].map(replaceChainRules), ...also]);
+    await tables[which].transact([
+      ...[...baseChains, marker].map(replaceChainRules),
+      { action: 'add', set: 'dns-resolvers', elements: resolvers() },
+      ...also,
+    ]);
   };
 
   const old = await activeTable(tables);

@@ -69,8 +69,8 @@ for (const family of IP_FAMILIES) {
 
     const state = () => helper.call('policyState', family);
     const nft = (...args: string[]) => namespace.run('nft', ...args);
-    const set = async (name: string) => {
-      const text = await nft('list', 'set', ip, 'portwide-policy', name);
+    const set = async (name: string, table = 'portwide-policy') => {
+      const text = await nft('list', 'set', ip, table, name);
       const list = /elements = \{([^}]*)\}/.exec(text)?.[1] ?? '';
       return list
         .split(',')
@@ -384,6 +384,44 @@ for (const family of IP_FAMILIES) {
       }
       await queue(3);
       await waitFor('resolvers expire', async () => (await resolvers()) === '');
+    });
+
+    it('queues DNS packets by the table in force while its content is unknown, and says so without a table', async () => {
+      const queue = (number: number) => helper.call('policyQueueDns', 'agent', [at(number)]);
+      await all(everything(family));
+      await queue(1);
+      await helper.call('policyLog', 'agent');
+      // The staging table is in force; the policy table has no rules yet.
+      await helper.call('policyFailAfter', 'agent', 4);
+      await assert.rejects(
+        helper.call('policyReplaceAll', 'agent', everything(family)),
+        /broken off/,
+      );
+      const [, committed] = await helper.call('policyLog', 'agent');
+      assert.match(committed ?? '', /commit-marker, add dns-resolvers 1, delete-table/);
+      await helper.call('policyFailAfter', 'agent', 1000);
+      const queues = async (number: number) =>
+        // They expire after two seconds.
+        await waitFor(`resolver ${number}`, async () => {
+          assert.equal(await queue(number), undefined);
+          const elements = await set('dns-resolvers', 'portwide-policy-staging');
+          return elements.some((element) => element.startsWith(`${at(number)} `));
+        });
+      await queues(2);
+      // The next agent has not written yet.
+      await helper.call('policyStart', 'agent', { family });
+      await queues(3);
+
+      await nft('flush', 'ruleset');
+      await helper.call('policyStart', 'agent', { family });
+      assert.equal(await queue(4), undefined);
+      await helper.call('policyFailAfter', 'agent', 0);
+      await assert.rejects(
+        helper.call('policyReplaceAll', 'agent', everything(family)),
+        /broken off/,
+      );
+      await helper.call('policyFailAfter', 'agent', 1000);
+      assert.match((await queue(5)) ?? '', /ENOENT/);
     });
 
     it('reports the refused element, or the refused rule with its policy', async () => {
