@@ -19,7 +19,7 @@ import {
   dnat,
   dynsetUpdate,
   encodeRule,
-  fibSourceType,
+  fibAddressType,
   jenkinsHash,
   lookup,
   lookupData,
@@ -283,7 +283,19 @@ export const HAS_NO_DNAT: RulePart = {
 /** Matches packets whose source is an address of this node. */
 export const IS_FROM_NODE: RulePart = {
   text: 'fib saddr type local',
-  expressions: [fibSourceType(0), cmp(0, u32(RTN_LOCAL))],
+  expressions: [fibAddressType(0, 'source'), cmp(0, u32(RTN_LOCAL))],
+};
+
+/** Matches packets whose source is no address of this node. */
+export const IS_NOT_FROM_NODE: RulePart = {
+  text: 'fib saddr type != local',
+  expressions: [fibAddressType(0, 'source'), cmp(0, u32(RTN_LOCAL), true)],
+};
+
+/** Matches packets whose destination is no address of this node. */
+export const IS_NOT_TO_NODE: RulePart = {
+  text: 'fib daddr type != local',
+  expressions: [fibAddressType(0, 'destination'), cmp(0, u32(RTN_LOCAL), true)],
 };
 
 /** Matches packets of one transport protocol. */

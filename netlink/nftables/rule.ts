@@ -60,6 +60,7 @@ const NF_NAT_RANGE_PROTO_RANDOM_FULLY = 16;
 const NFT_FIB_RESULT_OIF = 1;
 const NFT_FIB_RESULT_ADDRTYPE = 3;
 const NFTA_FIB_F_SADDR = 1;
+const NFTA_FIB_F_DADDR = 2;
 const NFTA_FIB_F_MARK = 4;
 const NFTA_FIB_F_IIF = 8;
 /** Revision of xt_NFQUEUE with `struct xt_NFQ_info_v3`, Linux 3.10. */
@@ -292,15 +293,12 @@ export function rejectTcpReset(): NftExpression {
   return expression('reject', [be32(1, NFT_REJECT_TCP_RST)]);
 }
 
-/**
- * fib: loads the address type of the source address from the routing table (RTN_ of
- * linux/rtnetlink.h).
- */
-export function fibSourceType(to: Register): NftExpression {
+/** fib: loads the address type of an address from the routing table (RTN_ of linux/rtnetlink.h). */
+export function fibAddressType(to: Register, of: 'source' | 'destination'): NftExpression {
   return expression('fib', [
     register(1, to),
     be32(2, NFT_FIB_RESULT_ADDRTYPE),
-    be32(3, NFTA_FIB_F_SADDR),
+    be32(3, of === 'source' ? NFTA_FIB_F_SADDR : NFTA_FIB_F_DADDR),
   ]);
 }
 

@@ -11,7 +11,7 @@ export function* addressElements(
 ): Iterable<PolicyElement> {
   if (entry.isLocalPod && !other.isLocalPod) yield { set: 'hairpin-pods', address };
   if (isSelected(entry) && !isSelected(other)) yield { set: 'selected-pods', address };
-  if (entry.usesNames && !other.usesNames) yield { set: 'fqdn-clients', address };
+  if (bypassesDns(entry) && !bypassesDns(other)) yield { set: 'dns-bypass', address };
   for (const direction of DIRECTIONS) {
     const policySetId = entry.policySets[direction];
     if (policySetId !== undefined && policySetId !== other.policySets[direction]) {
@@ -32,6 +32,10 @@ export function* addressElements(
 
 function isSelected({ policySets }: AddressEntry): boolean {
   return DIRECTIONS.some((direction) => policySets[direction] !== undefined);
+}
+
+function bypassesDns({ isLocalPod, usesNames }: AddressEntry): boolean {
+  return isLocalPod && !usesNames;
 }
 
 function memberKey({ list, protocol, port }: NamedPortMember): string {

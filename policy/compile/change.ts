@@ -64,8 +64,8 @@ export type PolicyElement =
   | { readonly set: 'hairpin-pods'; readonly address: string }
   /** A pod of this node that a policy selects: answers to its untracked packets are recorded. */
   | { readonly set: 'selected-pods'; readonly address: string }
-  /** A pod of this node that a policy with domain names selects. */
-  | { readonly set: 'fqdn-clients'; readonly address: string }
+  /** A pod of this node that no policy with domain names selects: its DNS packets are not queued. */
+  | { readonly set: 'dns-bypass'; readonly address: string }
   /** A VIP of a Service with ports owned by pods. */
   | { readonly set: 'owned-vips'; readonly address: string }
   | { readonly set: 'peers'; readonly list: ListId; readonly address: string }

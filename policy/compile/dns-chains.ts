@@ -7,8 +7,9 @@
  *
  * - `dns-resolvers` holds the resolvers while the agent reads the queue. Its elements expire in the kernel, so a stopped
  *   agent delays DNS for at most their timeout, whatever its threads do.
- * - `fqdn-clients` holds the pods of this node that a policy with domain names selects. Packets of other pods, and of the
- *   node's own processes, never wait in the queue.
+ * - `dns-bypass` holds the pods of this node that no policy with domain names selects. Their packets, and those of the node's
+ *   own processes, never wait in the queue. Packets of unknown addresses do: a new pod resolves names before its address
+ *   reaches the agent, and its answers would be missed.
  * - An answer must arrive on the interface of the route back to its sender. Otherwise any pod, or a host outside, could
  *   forge it: IPv6 has no `rp_filter`, and overlays need the loose one. Other answers pass, are counted, and teach nothing.
  *   Answers that the node itself sends have no input interface.
@@ -21,6 +22,8 @@ import { PRIORITY } from '../../netlink/nftables/hooks.ts';
 import {
   countPacket,
   goTo,
+  IS_NOT_FROM_NODE,
+  IS_NOT_TO_NODE,
   IS_UNTRACKED,
   type KeyField,
   protocolIs,
@@ -51,17 +54,16 @@ export const DNS_PRIORITY = PRIORITY.dstnat + 10;
 
 /** @param hasQueue false: no packet is queued, because the kernel has no NFQUEUE. */
 export function dnsChains(family: IpFamily, hasQueue: boolean): DnsChains {
-  const { source, destination, sourcePort, port, originalVip, originalPort, inSet } =
+  const { source, destination, sourcePort, port, originalVip, originalPort, inSet, notInSet } =
     rulePartsFor(family);
   const eachProtocol = (...rule: RuleParts): RuleParts[] =>
     DNS_PROTOCOLS.map((protocol) => [protocolIs(protocol), ...rule]);
   const isResolver = (field: KeyField) => inSet([field], 'dns-resolvers');
-  const [fromClient, toClient] = [source, destination].map((field) =>
-    inSet([field], 'fqdn-clients'),
-  ) as [RuleParts[number], RuleParts[number]];
+  const fromClient = [notInSet([source], 'dns-bypass'), IS_NOT_FROM_NODE];
+  const toClient = [notInSet([destination], 'dns-bypass'), IS_NOT_TO_NODE];
   const tracked = [portIs(originalPort, DNS_PORT), isResolver(originalVip)];
-  const untrackedQuery = [portIs(port, DNS_PORT), isResolver(destination), fromClient];
-  const untrackedAnswer = [portIs(sourcePort, DNS_PORT), isResolver(source), toClient];
+  const untrackedQuery = [portIs(port, DNS_PORT), isResolver(destination), ...fromClient];
+  const untrackedAnswer = [portIs(sourcePort, DNS_PORT), isResolver(source), ...toClient];
   const queue = goTo(DNS_QUEUE_CHAIN);
   return {
     prerouting: [
@@ -70,12 +72,12 @@ export function dnsChains(family: IpFamily, hasQueue: boolean): DnsChains {
     ],
     output: [
       ...eachProtocol(IS_UNTRACKED, ...untrackedAnswer, queue),
-      ...eachProtocol(...tracked, isDirection('reply'), toClient, queue),
+      ...eachProtocol(...tracked, isDirection('reply'), ...toClient, queue),
     ],
     others: {
       'dns-tracked': [
-        [isDirection('original'), fromClient, queue],
-        [isDirection('reply'), toClient, goTo('dns-answers')],
+        [isDirection('original'), ...fromClient, queue],
+        [isDirection('reply'), ...toClient, goTo('dns-answers')],
       ],
       'dns-untracked': [
         ...eachProtocol(...untrackedQuery, queue),

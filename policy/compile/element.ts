@@ -42,7 +42,7 @@ function nftElement(source: PolicyElement | FqdnElement): NftElement {
       return { key: Buffer.concat([address, address]) };
     }
     case 'selected-pods':
-    case 'fqdn-clients':
+    case 'dns-bypass':
     case 'owned-vips':
       return { key: addressBytes(source.address) };
     case 'peers':

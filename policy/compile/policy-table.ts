@@ -146,8 +146,8 @@ const SETS = {
   'udp-answers': `set udp-answers { typeof IP saddr . IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
   /** Answers to packets of a pod that may come from a VIP, whichever it is. Written by rules only. */
   'vip-answers': `set vip-answers { typeof IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
-  /** Pods of this node that a policy with domain names selects: their DNS packets are queued. */
-  'fqdn-clients': 'set fqdn-clients { typeof IP saddr; }',
+  /** Pods of this node that no policy with domain names selects: their DNS packets are not queued. */
+  'dns-bypass': 'set dns-bypass { typeof IP saddr; }',
   /** Resolvers, while the agent reads the queue of DNS packets. */
   'dns-resolvers': 'set dns-resolvers { typeof IP saddr; flags timeout; }',
   /**

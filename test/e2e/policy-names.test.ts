@@ -153,6 +153,22 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await outcome(addressOf(7, 'A')), 'answered');
     });
 
+    it('allows the addresses that a new pod looked up before its address reached the agent', async () => {
+      const map = ['list', 'map', 'ip', POLICY_TABLE, 'egress-pods'];
+      const isKnown = async () => (await lab.node.exec('nft', map)).stdout.includes(pod.ipv4);
+      const objects: readonly Readonly<Record<string, unknown>>[] = policies();
+      agent.write(
+        'policies',
+        objects.map((each) => (each.kind === 'Pod' ? { ...each, status: {} } : each)),
+      );
+      await waitFor('the pod has no address', async () => !(await isKnown()));
+      assert.equal(await dig('a9.example.com'), addressOf(9, 'A'));
+      agent.write('policies', objects);
+      await waitFor('the pod has an address', isKnown);
+      assert.equal(await outcome(addressOf(10, 'A')), 'timeout');
+      assert.equal(await outcome(addressOf(9, 'A')), 'answered');
+    });
+
     it('keeps DNS working and known addresses allowed when the agent is killed', async () => {
       await agent.kill();
       assert.equal(await outcome(addressOf(1, 'A')), 'answered');
@@ -303,12 +319,12 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.equal(await queues(), 0);
     });
 
-    it('queues DNS packets of selected pods only', async () => {
+    it('queues no DNS packets of pods that no policy with domain names selects', async () => {
       await agent.start([...flags, '--network-policy']);
       await queueing(true);
-      const set = ['list', 'set', 'ip', POLICY_TABLE, 'fqdn-clients'];
-      const clients = async () => (await lab.node.exec('nft', set)).stdout.includes(pod.ipv4);
-      await waitFor('the pod is selected', clients);
+      const set = ['list', 'set', 'ip', POLICY_TABLE, 'dns-bypass'];
+      const bypasses = async () => (await lab.node.exec('nft', set)).stdout.includes(pod.ipv4);
+      await waitFor('the pod is selected', async () => !(await bypasses()));
       const others = policies().slice(0, -1);
       agent.write('policies', [
         ...others,
@@ -318,9 +334,9 @@ for (const mode of ['nftables', 'iptables'] as const) {
           egress: [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }] }],
         }),
       ]);
-      await waitFor('the pod is not selected', async () => !(await clients()));
+      await waitFor('the pod is not selected', bypasses);
       agent.write('policies', policies());
-      await waitFor('the pod is selected', clients);
+      await waitFor('the pod is selected', async () => !(await bypasses()));
     });
   });
 }

@@ -74,6 +74,8 @@ describe('changes: kernel changes computed from API objects', () => {
     const [first] = agent.sync();
     assert.deepEqual(texts(first?.prepare ?? []), ['ports 6 80 80']);
     assert.deepEqual(texts(first?.add ?? []), [
+      'dns-bypass 10.0.0.1',
+      'dns-bypass 10.0.1.1',
       'hairpin-pods 10.0.0.1',
       'hairpin-pods 10.0.1.1',
       'ingress-pods 10.0.0.1',
@@ -113,6 +115,7 @@ describe('changes: kernel changes computed from API objects', () => {
     agent.upsert(web(2));
     const change = onlyChange(agent);
     assert.deepEqual(texts(change.add), [
+      'dns-bypass 10.0.0.2',
       'hairpin-pods 10.0.0.2',
       'ingress-pods 10.0.0.2',
       'selected-pods 10.0.0.2',
@@ -134,12 +137,17 @@ describe('changes: kernel changes computed from API objects', () => {
     const agent = synced(POLICY, web(1), web(2), db(1));
     agent.remove('Pod', 'default/web-2');
     assert.deepEqual(texts(onlyChange(agent).remove), [
+      'dns-bypass 10.0.0.2',
       'hairpin-pods 10.0.0.2',
       'ingress-pods 10.0.0.2',
       'selected-pods 10.0.0.2',
     ]);
     agent.remove('Pod', 'default/db-1');
-    assert.deepEqual(texts(onlyChange(agent).remove), ['hairpin-pods 10.0.1.1', 'peers 10.0.1.1']);
+    assert.deepEqual(texts(onlyChange(agent).remove), [
+      'dns-bypass 10.0.1.1',
+      'hairpin-pods 10.0.1.1',
+      'peers 10.0.1.1',
+    ]);
   });
 
   it('changes only the affected elements when a pod is relabelled', () => {
@@ -204,6 +212,7 @@ describe('changes: kernel changes computed from API objects', () => {
     agent.upsert(web(1));
     const change = onlyChange(agent);
     assert.deepEqual(texts(change.add), [
+      'dns-bypass 10.0.0.1',
       'hairpin-pods 10.0.0.1',
       'ingress-pods 10.0.0.1',
       'selected-pods 10.0.0.1',
@@ -747,6 +756,7 @@ describe('changes: kernel changes computed from API objects', () => {
       ['IPv6'],
     );
     assert.deepEqual(texts(changes[0]?.add ?? []), [
+      'dns-bypass fd00::1',
       'hairpin-pods fd00::1',
       'ingress-pods fd00::1',
       'selected-pods fd00::1',
@@ -764,6 +774,9 @@ describe('changes: kernel changes computed from API objects', () => {
     agent.remove('Pod', 'default/web-2');
     const between = [...agent.applied.snapshot('IPv4').elements];
     assert.deepEqual(texts(between), [
+      'dns-bypass 10.0.0.1',
+      'dns-bypass 10.0.0.2',
+      'dns-bypass 10.0.1.1',
       'hairpin-pods 10.0.0.1',
       'hairpin-pods 10.0.0.2',
       'hairpin-pods 10.0.1.1',
@@ -818,25 +831,26 @@ describe('changes: kernel changes computed from API objects', () => {
     assert.deepEqual([...domainNames.keys()], ['example.com']);
   });
 
-  it('follows the pods of this node that a policy with domain names selects', () => {
+  it('follows the pods of this node that no policy with domain names selects', () => {
     const policy = (...peers: NonNullable<PolicyRule['peers']>) =>
       adminPolicy('p', { subject: WEB_ONLY, egress: [rule({ peers })] });
     const name = { kind: 'domainName', pattern: 'example.com' } as const;
-    const clients = () => texts(appliedElements(agent, 'fqdn-clients'));
-    const agent = synced(policy(network('0.0.0.0/0')), web(1), db(1), web(3, { nodeName: THERE }));
-    assert.deepEqual(clients(), []);
+    const bypass = () => texts(appliedElements(agent, 'dns-bypass'));
+    const [first, second] = ['dns-bypass 10.0.0.1', 'dns-bypass 10.0.0.2'];
+    const agent = synced(policy(network('0.0.0.0/0')), web(1), web(3, { nodeName: THERE }));
+    assert.deepEqual(bypass(), [first]);
     // The policy stays the same object, with other rules.
     agent.upsert(policy(network('0.0.0.0/0'), name));
-    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').add), ['fqdn-clients 10.0.0.1']);
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').remove), [first]);
     agent.upsert(web(2));
     agent.sync();
-    assert.deepEqual(clients(), ['fqdn-clients 10.0.0.1', 'fqdn-clients 10.0.0.2']);
+    assert.deepEqual(bypass(), []);
     agent.upsert(web(2, { labels: { app: 'other' } }));
     agent.sync();
-    assert.deepEqual(clients(), ['fqdn-clients 10.0.0.1']);
+    assert.deepEqual(bypass(), [second]);
     agent.upsert(policy(network('0.0.0.0/0')));
-    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').remove), ['fqdn-clients 10.0.0.1']);
-    assert.deepEqual(clients(), []);
+    assert.deepEqual(texts(onlyOf(agent.sync(), 'IPv4').add), [first]);
+    assert.deepEqual(bypass(), [first, second]);
   });
 });
 

@@ -64,8 +64,10 @@ describe('policy-table: static chains of the policy table', () => {
 
   it('queues DNS packets of pods, after DNAT, and answers only from the interface of the way back', () => {
     const tracked = 'ct original proto-dst 53 ct original ip daddr @dns-resolvers';
-    const query = 'th dport 53 ip daddr @dns-resolvers ip saddr @fqdn-clients goto dns-queue';
-    const answer = 'th sport 53 ip saddr @dns-resolvers ip daddr @fqdn-clients';
+    const query =
+      'th dport 53 ip daddr @dns-resolvers ip saddr != @dns-bypass fib saddr type != local goto dns-queue';
+    const answer =
+      'th sport 53 ip saddr @dns-resolvers ip daddr != @dns-bypass fib daddr type != local';
     const both = (rule: (protocol: string) => string) => ['udp', 'tcp'].map(rule);
     const dns = [...chains('IPv4')].filter(([name]) => name.startsWith('dns-'));
     assert.deepEqual(Object.fromEntries(dns), {
@@ -84,15 +86,15 @@ describe('policy-table: static chains of the policy table', () => {
           ),
           ...both(
             (protocol) =>
-              `meta l4proto ${protocol} ${tracked} ct direction reply ip daddr @fqdn-clients goto dns-queue`,
+              `meta l4proto ${protocol} ${tracked} ct direction reply ip daddr != @dns-bypass fib daddr type != local goto dns-queue`,
           ),
         ],
       },
       'dns-tracked': {
         hook: undefined,
         rules: [
-          'ct direction original ip saddr @fqdn-clients goto dns-queue',
-          'ct direction reply ip daddr @fqdn-clients goto dns-answers',
+          'ct direction original ip saddr != @dns-bypass fib saddr type != local goto dns-queue',
+          'ct direction reply ip daddr != @dns-bypass fib daddr type != local goto dns-answers',
         ],
       },
       'dns-untracked': {

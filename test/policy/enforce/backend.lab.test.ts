@@ -38,7 +38,7 @@ function everything(family: IpFamily): TableState {
     elements: [
       { set: 'hairpin-pods', address: pod },
       { set: 'selected-pods', address: pod },
-      { set: 'fqdn-clients', address: pod },
+      { set: 'dns-bypass', address: pod },
       { set: 'owned-vips', address: other },
       { set: 'egress-pods', address: pod, policySetId: 1 },
       { set: 'ingress-pods', address: pod, policySetId: 1 },
@@ -103,7 +103,7 @@ for (const family of IP_FAMILIES) {
         'named-ports': 1,
         'hairpin-pods': 1,
         'selected-pods': 1,
-        'fqdn-clients': 1,
+        'dns-bypass': 1,
         'owned-vips': 1,
         'ingress-pods': 1,
         'egress-pods': 1,
@@ -116,7 +116,7 @@ for (const family of IP_FAMILIES) {
       await all(everything(family));
       assert.deepEqual(await state(), before);
       const [filled, committed, ...others] = await helper.call('policyLog', 'agent');
-      assert.match(filled ?? '', /^fill dns-tracked, .*, add fqdn-clients 1$/);
+      assert.match(filled ?? '', /^fill dns-tracked, .*, add dns-bypass 1$/);
       assert.equal(
         committed,
         'fill forward, fill input, fill output, fill dns-prerouting, fill dns-output, fill commit-marker',

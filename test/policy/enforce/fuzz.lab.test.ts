@@ -53,7 +53,7 @@ function stateOf(family: IpFamily): fc.Arbitrary<TableState> {
   const single = many(
     fc
       .tuple(
-        fc.constantFrom('selected-pods' as const, 'fqdn-clients' as const, 'owned-vips' as const),
+        fc.constantFrom('selected-pods' as const, 'dns-bypass' as const, 'owned-vips' as const),
         number,
       )
       .map(([set, each]): PolicyElement => ({ set, address: at(each) })),
@@ -151,7 +151,7 @@ function textOf(element: PolicyElement): string {
     case 'hairpin-pods':
       return `hairpin-pods ${element.address} ${element.address}`;
     case 'selected-pods':
-    case 'fqdn-clients':
+    case 'dns-bypass':
     case 'owned-vips':
       return `${element.set} ${element.address}`;
     case 'peers':

@@ -22,6 +22,8 @@ import { chainRule, DENY_REST, peers, policySetChain } from '../fixtures.ts';
 export interface AgentOptions {
   /** Addresses of the pods. */
   readonly pods: readonly string[];
+  /** Addresses of pods that no policy selects. */
+  readonly unselected: readonly string[];
   /** Networks that are allowed in addition to domain names. */
   readonly allowed: readonly (readonly [first: string, last: string])[];
   readonly resolvers: readonly string[];
@@ -54,10 +56,12 @@ const functions = {
       DENY_REST,
     ];
     const elements = (isOf: (address: string) => boolean): PolicyElement[] => [
-      ...options.pods.filter(isOf).flatMap((address): PolicyElement[] => [
-        { set: 'egress-pods', address, policySetId: 1 },
-        { set: 'fqdn-clients', address },
-      ]),
+      ...options.pods
+        .filter(isOf)
+        .map((address) => ({ set: 'egress-pods', address, policySetId: 1 }) as const),
+      ...options.unselected
+        .filter(isOf)
+        .map((address) => ({ set: 'dns-bypass', address }) as const),
       ...options.allowed
         .filter(([first]) => isOf(first))
         .map(([first, last]) => ({ set: 'networks', list: RESOLVERS, first, last }) as const),

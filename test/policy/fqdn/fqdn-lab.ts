@@ -65,6 +65,7 @@ export async function createFqdnLab(): Promise<FqdnLab> {
       const agent = await start<AgentFunctions>(node, 'agent.ts');
       await agent.call('start', {
         pods: [first.ipv4, first.ipv6],
+        unselected: [second.ipv4, second.ipv6],
         allowed: [
           ['10.244.2.0', '10.244.2.255'],
           ['fd00:10:244:2::', 'fd00:10:244:2::ffff'],
