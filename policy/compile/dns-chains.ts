@@ -7,7 +7,7 @@
  *
  * - `dns-resolvers` holds the resolvers while the agent reads the queue. Its elements expire in the kernel, so a stopped
  *   agent delays DNS for at most their timeout, whatever its threads do.
- * - `dns-bypass` holds the pods of this node that no policy with domain names selects. Their packets, and those of the node's
+ * - `dns-bypass` holds the pods of this node that no policy with domain names selects. Their packets, and packets of the node's
  *   own processes, never wait in the queue. Packets of unknown addresses do: a new pod resolves names before its address
  *   reaches the agent, and its answers would be missed.
  * - An answer must arrive on the interface of the route back to its sender. Otherwise any pod, or a host outside, could

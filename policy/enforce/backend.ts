@@ -254,8 +254,8 @@ export class PolicyBackend {
 
   /**
    * Queues the DNS packets of the given resolvers, and of no others, for `RESOLVER_TTL`. Runs beside other calls, which may
-   * take longer. The table in force gets the resolvers whether or not its content is known, also the table of an earlier
-   * agent: learning must not stop while the table is replaced or cannot be written.
+   * take longer. The table in force gets the resolvers even if its content is unknown, like the table of an earlier agent.
+   * Otherwise learning would stop during a replacement, or while writes fail.
    * @throws NftRefusedError if the kernel has no NFQUEUE, or no table exists although it is not being replaced;
    * NftRefusedError, NetlinkError
    */
