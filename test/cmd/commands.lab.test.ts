@@ -159,7 +159,9 @@ describe('commands: portwide', () => {
   describe('validate', () => {
     it('prints file, line, object, field and reason of each fault, and exits with 1', async () => {
       put('a.yaml', SIP);
-      put('b.yaml', `${SIP.replaceAll('name: sip', 'name: bad').replace('5060/UDP', '0/UDP')}`);
+      const bad = SIP.replaceAll('name: sip', 'name: bad').replace('5060/UDP', '0/UDP');
+      // A refused Service has its cluster IPs, too.
+      put('b.yaml', bad.replaceAll('10.96.0.10', '10.96.0.11').replaceAll('::a', '::b'));
       put('c.yaml', `# a comment\n${WEB.replace('port: 80', 'port: 80000')}`);
       const { exitCode, stdout } = await run('validate', `--manifests=${directory}`);
       assert.equal(exitCode, 1);

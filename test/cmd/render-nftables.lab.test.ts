@@ -162,8 +162,8 @@ describe('render-nftables: portwide render --proxy-mode nftables', () => {
     refused(await lab.node.udp('127.0.0.1', 30_053));
     const { stdout } = await lab.node.exec('nft', ['list', 'counters', 'table', 'ip', 'portwide']);
     assert.match(stdout, /localhost-nodeport-rejected-udp \{\s+packets 1 /);
-    // The agent programs maps of owned ports in another form, which nft cannot write.
-    agent.write('objects', objects(['owned', 'owned-exact']));
+    // The agent programs maps of port ranges and owned ports in another form, which nft cannot write.
+    agent.write('objects', objects(['ranges', 'owned', 'owned-exact']));
     await load();
     await agent.start(FLAGS);
     const synced = agent
