@@ -76,9 +76,9 @@ export const SERVICE_CAUSES = {
     fault: 'faulty object or manifest',
     command: ['status'],
     exitCode: 1,
-    printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*loadBalancerSourceRanges/m,
+    printed: /^ {2}Unreadable +Service default\/faulty +\S+faulty\.json.*sessionAffinity/m,
     page: NODE_PROBLEMS,
-    shown: /Unreadable.*default\/faulty.*loadBalancerSourceRanges.*it is not in force/s,
+    shown: /Unreadable.*default\/faulty.*sessionAffinity.*it is not in force/s,
   },
   partial: {
     fault: 'IP family or port without endpoints',
@@ -151,9 +151,10 @@ export const SERVICE_CAUSES = {
     command: [...DESCRIBE, 'default/second'],
     exitCode: 0,
     printed:
-      /^ {2}RefusedOverlap .*10\.96\.0\.10: every port is already served for the older Service default\/first$/m,
+      /^ {2}RefusedOverlap .*10\.96\.0\.10: is the cluster IP of Service default\/first, and no other Service gets a port of it$/m,
     page: problemsOf('default/second'),
-    shown: /RefusedOverlap.*every port is already served for the older Service default\/first/,
+    shown:
+      /RefusedOverlap.*is the cluster IP of Service default\/first, and no other Service gets a port of it/,
   },
   sourceRanges: {
     fault: 'source ranges',

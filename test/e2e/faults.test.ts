@@ -67,10 +67,7 @@ describe('faults of Services and policies: one command and the page name the cau
   });
 
   it(titleOf(CAUSES.unreadable), async () => {
-    const spec = {
-      ...{ type: 'LoadBalancer', clusterIPs: ['10.96.0.77'], ports: [{ port: 80 }] },
-      loadBalancerSourceRanges: ['192.168.77.0/33'],
-    };
+    const spec = { clusterIPs: ['10.96.0.77'], ports: [{ port: 80 }], sessionAffinity: 'Client' };
     faults.agent.write('faulty', [serviceManifest('faulty', { spec })]);
     const status = async () => (await faults.ask('status')).text;
     await waitFor('it is read', async () => (await status()).includes('Unreadable'));
