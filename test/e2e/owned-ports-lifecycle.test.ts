@@ -47,9 +47,23 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           vip = 20,
           created = '2026-01-01T00:00:00Z',
           annotations = OWNED,
-        }: { vip?: number; created?: string; annotations?: Record<string, string> } = {},
+          shared = {},
+        }: {
+          vip?: number;
+          created?: string;
+          annotations?: Record<string, string>;
+          shared?: { ingress?: readonly { ip: string }[]; type?: string };
+        } = {},
       ): Manifest[] => [
-        world.service(name, { annotations, created, spec: { clusterIPs: [world.clusterIP(vip)] } }),
+        world.service(name, {
+          annotations,
+          created,
+          ...(shared.ingress && { ingress: shared.ingress }),
+          spec: {
+            clusterIPs: [world.clusterIP(vip)],
+            ...(shared.type !== undefined && { type: shared.type }),
+          },
+        }),
         world.slice(name, [owner(world.pod(0), 0), owner(world.pod(1), 1)]),
       ];
 
@@ -86,7 +100,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
        * Sends packets to an owned port while `change` runs. At each change the last answers of who served the port before
        * may leave unchanged, one of each lane. @returns the hosts that answered, and counts of losses.
        */
-      const underTraffic = async (change: () => Promise<void>) => {
+      const underTraffic = async (change: () => Promise<void>, vip = world.clusterIP(20)) => {
         let isOver = false;
         const hosts = new Set<string>();
         const lost = { refused: 0, timeout: 0, errors: 0 };
@@ -94,7 +108,7 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           () => isOver,
           async () => {
             const options = { protocol: 'UDP', concurrency: LANES, timeoutMs: 1000 } as const;
-            const tally = await world.client.burst(world.clusterIP(20), 20060, 100, options);
+            const tally = await world.client.burst(vip, 20060, 100, options);
             for (const host of Object.keys(tally.answered)) hosts.add(host);
             lost.refused += tally.refused;
             lost.timeout += tally.timeout;
@@ -179,20 +193,23 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       });
 
       it('an exact port of another Service comes and goes under traffic, without a rejected packet', async () => {
+        const shared = { ingress: [{ ip: world.vip(5) }], type: 'LoadBalancer' };
         const dns = world.service('dns', {
+          ingress: shared.ingress,
           spec: {
-            clusterIPs: [world.clusterIP(20)],
+            type: shared.type,
+            clusterIPs: [world.clusterIP(21)],
             ports: [{ name: 'dns', port: 20060, protocol: 'UDP', targetPort: 53 }],
           },
         });
         const ports = [{ name: 'dns', port: 53, protocol: 'UDP' }] as const;
         const exact = [dns, world.slice('dns', [world.pod(2)], { ports })];
-        await apply(media('a'));
+        await apply(media('a', { shared }));
         const TURNS = 8;
         const { timeout, ...seen } = await underTraffic(async () => {
           for (let turn = 0; turn < TURNS; turn++)
-            await apply([...media('a'), ...(turn % 2 === 0 ? exact : [])]);
-        });
+            await apply([...media('a', { shared }), ...(turn % 2 === 0 ? exact : [])]);
+        }, world.vip(5));
         assert.deepEqual(seen, { hosts: ['pod-1', 'pod-3'], refused: 0, errors: 0 });
         assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
       });
@@ -255,7 +272,8 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
             .replaceAll('udp-owners-', 'slice-owners-')
             .replaceAll('tracked-owners-', 'tracked-slice-owners-')
             .replaceAll('remote-owners-', 'remote-slice-owners-')
-            .replaceAll('udp-vip-ports', 'owned-vip-ports');
+            .replaceAll('udp-vip-ports', 'owned-vip-ports')
+            .replaceAll('vip-ranges-', 'ranges-of-vips-');
           assert.doesNotMatch(input, /udp-/);
           await lab.node.exec('nft', ['-f', '-'], { input: `${input}\n` });
           assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');

@@ -267,34 +267,30 @@ for (const { perPod, first, firstTcp } of SHAPES) {
         });
 
         it('an exact port of another Service wins over an owned port', async () => {
+          const vip = world.vip(5);
+          const ingress = [{ ip: vip }];
+          const owning = world.service('media', {
+            annotations: OWNED,
+            ingress,
+            spec: { type: 'LoadBalancer', clusterIPs: [world.clusterIP(20)] },
+          });
           const dns = world.service('dns', {
+            ingress,
             spec: {
-              clusterIPs: [world.clusterIP(20)],
+              type: 'LoadBalancer',
+              clusterIPs: [world.clusterIP(21)],
               ports: [{ port: at(0, 50), protocol: 'UDP', targetPort: 53 }],
             },
           });
           const ports = [{ name: '', port: 53, protocol: 'UDP' }];
-          await apply([
-            media(),
-            world.slice('media', pods()),
-            dns,
-            world.slice('dns', [world.pod(1)], { ports }),
-          ]);
-          const reply = answered(await world.client.udp(world.clusterIP(20), at(0, 50)));
+          const owned = [owning, world.slice('media', pods())];
+          await apply([...owned, dns, world.slice('dns', [world.pod(1)], { ports })]);
+          const reply = answered(await world.client.udp(vip, at(0, 50)));
           assert.deepEqual([reply.host, reply.localPort], ['pod-2', 53]);
-          assert.equal(
-            answered(await world.client.udp(world.clusterIP(20), at(0, 49))).host,
-            'pod-1',
-          );
-          assert.equal(
-            answered(await world.client.udp(world.clusterIP(20), at(0, 51))).host,
-            'pod-1',
-          );
-          await apply([media(), world.slice('media', pods())]);
-          assert.equal(
-            answered(await world.client.udp(world.clusterIP(20), at(0, 50))).host,
-            'pod-1',
-          );
+          for (const port of [at(0, 49), at(0, 51)])
+            assert.equal(answered(await world.client.udp(vip, port)).host, 'pod-1');
+          await apply(owned);
+          assert.equal(answered(await world.client.udp(vip, at(0, 50))).host, 'pod-1');
         });
 
         it('UDP is served on the load balancer IP only, from the allowed sources only', async () => {
