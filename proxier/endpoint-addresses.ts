@@ -1,4 +1,4 @@
-/** Services by the addresses of their endpoints, so that a change of a Node does not walk all endpoints. */
+/** Services by the addresses of their endpoints, so that a change of a Pod does not walk all endpoints. */
 import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey } from '../api/objects.ts';
 

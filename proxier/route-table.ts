@@ -70,6 +70,12 @@ interface ServiceState {
   readonly served: ServedService;
 }
 
+/** A stored Service. */
+interface StoredService extends ServiceState {
+  /** What would be served without a budget. */
+  readonly wanted: ServedService;
+}
+
 /** A Service with its objects, and what this node made of them. */
 export interface InspectedService extends ServiceState {
   readonly slices: readonly EndpointSlice[];
@@ -94,12 +100,10 @@ interface Resolved {
  */
 export class RouteTable implements ObjectSink {
   readonly #options: RouteTableOptions;
-  readonly #services = new Map<ObjectKey, ServiceState>();
+  readonly #services = new Map<ObjectKey, StoredService>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
   readonly #rangeBudget: RangeBudget;
-  /** What Services would be served without a budget, if that refuses them. */
-  readonly #beyondBudget = new Map<ObjectKey, ServedService>();
   /** Costs of the Services with ranges whose Routes `takeChanges` has returned, see `rangeCost`. */
   readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
@@ -454,15 +458,13 @@ export class RouteTable implements ObjectSink {
       modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
       consistentHashProblem: this.#options.consistentHashProblem,
     });
-    this.#services.set(service.key, { service, served });
-    this.#beyondBudget.delete(service.key);
+    this.#services.set(service.key, { service, served, wanted: served });
     this.#claimRanges(service.key, service.creationTimestamp, served.ports);
     this.#requestVips(service.key);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#beyondBudget.delete(key);
     this.#claimRanges(key, '', []);
     this.#requestVips(key);
   }
@@ -470,14 +472,11 @@ export class RouteTable implements ObjectSink {
   /** Serves or refuses this and other Services of the namespace within its budget. */
   #claimRanges(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
     const changed = this.#rangeBudget.replaceClaim(key, creationTimestamp, ports);
-    if (this.#rangeBudget.refusal(key) !== undefined) changed.add(key);
-    for (const each of changed) {
+    for (const each of changed.add(key)) {
       const state = this.#services.get(each);
       if (state === undefined) continue;
-      const wanted = this.#beyondBudget.get(each) ?? state.served;
+      const { wanted } = state;
       const refusal = this.#rangeBudget.refusal(each);
-      if (refusal === undefined) this.#beyondBudget.delete(each);
-      else this.#beyondBudget.set(each, wanted);
       const served = refusal === undefined ? wanted : { ...wanted, ports: [], refusals: [refusal] };
       this.#services.set(each, { ...state, served });
       if (each !== key) this.#requestVips(each);
