@@ -55,10 +55,9 @@ export default {
     },
     {
       name: 'policy-does-not-import-proxy-modes',
-      comment: 'except iptables, whose rules queue DNS packets',
       severity: 'error',
       from: { path: '^policy/' },
-      to: { path: '^(ipvs|nftables|proxier|traffic|services|endpoints)/' },
+      to: { path: '^(iptables|ipvs|nftables|proxier|traffic|services|endpoints)/' },
     },
     {
       name: 'policy-model-imports-no-other-part-of-policy',
