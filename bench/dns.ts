@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { RemoteDouble } from '../test/api-server/remote.ts';
-import type { Manifest } from '../test/e2e/manifests.ts';
+import { largeSlice, type Manifest } from '../test/e2e/manifests.ts';
 import { runIn } from '../test/lab/processes.ts';
 import { PORTWIDE } from '../test/portwide.ts';
 import { logged } from './agents.ts';
@@ -153,20 +153,9 @@ const CHUNK = 10;
 const RATE = 1000;
 
 function manySlices(): Manifest[] {
-  return Array.from({ length: SLICES }, (_, index) => ({
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: {
-      name: `many-${index}`,
-      namespace: 'default',
-      labels: { 'kubernetes.io/service-name': 'many' },
-    },
-    addressType: 'IPv4',
-    ports: [{ name: 'http', port: TARGET_PORT }],
-    endpoints: Array.from({ length: PER_SLICE }, (_, each) => ({
-      addresses: [`10.${index >> 8}.${index & 255}.${each}`],
-    })),
-  }));
+  return Array.from({ length: SLICES }, (_, index) =>
+    largeSlice('many', index, PER_SLICE, TARGET_PORT),
+  );
 }
 
 /** Answers for other names while a headless Service gets all its slices, and while it loses them. */

@@ -138,3 +138,26 @@ export function nodeManifest(
     status: { addresses: addresses.map((address) => ({ type: 'InternalIP', address })) },
   };
 }
+
+/** The address of an endpoint in a `largeSlice`. */
+export function largeSliceAddress(index: number, endpoint: number): string {
+  return `10.${index >> 8}.${index & 255}.${endpoint}`;
+}
+
+/** One of many EndpointSlices of a Service, whose endpoints are no hosts of a lab. @param size Number of endpoints. */
+export function largeSlice(service: string, index: number, size: number, port: number): Manifest {
+  return {
+    apiVersion: 'discovery.k8s.io/v1',
+    kind: 'EndpointSlice',
+    metadata: {
+      name: `${service}-${index}`,
+      namespace: 'default',
+      labels: { 'kubernetes.io/service-name': service },
+    },
+    addressType: 'IPv4',
+    ports: [{ name: 'http', port }],
+    endpoints: Array.from({ length: size }, (_, endpoint) => ({
+      addresses: [largeSliceAddress(index, endpoint)],
+    })),
+  };
+}

@@ -14,27 +14,15 @@ import type {
   SelectorRequirement,
 } from '../../api/policy-objects.ts';
 
+import { pod as podFixture } from '../fixtures.ts';
+
 export type TestObject = PolicyObject | Node;
 
 export const HERE = 'node-a';
 export const THERE = 'node-b';
 
 export function pod(name: string, fields: Partial<Pod> = {}): Pod {
-  const namespace = fields.namespace ?? 'default';
-  return {
-    kind: 'Pod',
-    key: `${namespace}/${name}`,
-    namespace,
-    name,
-    creationTimestamp: '2026-01-01T00:00:00Z',
-    labels: { app: name },
-    addresses: [],
-    nodeName: HERE,
-    hostNetwork: false,
-    finished: false,
-    namedPorts: [],
-    ...fields,
-  };
+  return podFixture({ name, labels: { app: name }, nodeName: HERE, ...fields });
 }
 
 export function namespace(name: string, labels: Labels = {}): Namespace {

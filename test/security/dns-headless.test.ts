@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { type DnsProcess, startDns } from '../e2e/dns-server.ts';
 import { ApiFeed } from '../e2e/feed.ts';
-import { type Manifest, serviceManifest } from '../e2e/manifests.ts';
+import { largeSlice, largeSliceAddress, serviceManifest } from '../e2e/manifests.ts';
 import { createLab, type Lab, waitFor } from '../lab/lab.ts';
 
 const SLICES = 1000;
@@ -12,30 +12,13 @@ const PORT = 5353;
 /** Milliseconds. A server that recomputes the whole Service for each slice exceeds it. */
 const ANSWER_MS = 2000;
 
-const address = (index: number, each: number) => `10.${index >> 8}.${index & 255}.${each}`;
-
-function slice(index: number): Manifest {
-  return {
-    apiVersion: 'discovery.k8s.io/v1',
-    kind: 'EndpointSlice',
-    metadata: {
-      name: `many-${index}`,
-      namespace: 'default',
-      labels: { 'kubernetes.io/service-name': 'many' },
-    },
-    addressType: 'IPv4',
-    ports: [{ name: 'http', port: 80 }],
-    endpoints: Array.from({ length: PER_SLICE }, (_, each) => ({
-      addresses: [address(index, each)],
-    })),
-  };
-}
-
 describe(`DNS of a headless Service with ${SLICES} slices`, () => {
   let lab: Lab;
   let feed: ApiFeed;
   let dns: DnsProcess;
-  const slices = Array.from({ length: SLICES }, (_, index) => slice(index));
+  const slices = Array.from({ length: SLICES }, (_, index) =>
+    largeSlice('many', index, PER_SLICE, 80),
+  );
 
   before(async () => {
     lab = await createLab({});
@@ -65,7 +48,7 @@ describe(`DNS of a headless Service with ${SLICES} slices`, () => {
     }
   }
 
-  const lastHost = `${address(SLICES - 1, PER_SLICE - 1).replaceAll('.', '-')}.many`;
+  const lastHost = `${largeSliceAddress(SLICES - 1, PER_SLICE - 1).replaceAll('.', '-')}.many`;
 
   it('answers other names while its slices arrive and go', async () => {
     await change('put');
