@@ -248,6 +248,17 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
       ] as const) {
         it(`slices of ${size} ports: a killed agent leaves the rules, and its successor writes none of them again`, async () => {
           await apply(media('a', { annotations }));
+          // The last sync may still have to delete what `apply` added and removed.
+          for (const ip of ['ip', 'ip6']) {
+            await waitFor(`family ${ip} has one listed cluster IP`, async () => {
+              const args = ['-j', 'list', 'set', ip, 'portwide', 'cluster-ips'];
+              const { stdout } = await lab.node.exec('nft', args);
+              const { nftables } = JSON.parse(stdout) as {
+                nftables: { set?: { elem?: unknown[] } }[];
+              };
+              return nftables.find(({ set }) => set)?.set?.elem?.length === 1;
+            });
+          }
           await agent.kill();
           assert.equal(answered(await world.client.udp(world.clusterIP(20), 20000)).host, 'pod-1');
           await agent.start(flags);
