@@ -88,8 +88,7 @@ export interface ModeDefinition {
 }
 
 /**
- * Each range is a rule of mode iptables, for each VIP. 4,096 delayed ordinary changes by up to 9 s on a busy machine, 2,048 by 2.7 s. Mode
- * ipvs has the same limit unmeasured.
+ * Two Services with the most ranges. Mode ipvs has the same limit unmeasured.
  */
 const IPTABLES_RANGE_BUDGET = 2048;
 

@@ -188,7 +188,7 @@ function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): R
     const target = tree.target(entry);
     const match = {
       destination: exactAddress(entry.vip, family),
-      protocol: entry.ports?.protocol,
+      protocol: entry.protocol,
       ports: entry.ports,
       comment: entry.comment,
     };
@@ -212,8 +212,8 @@ const PRECEDENCE = ['health', 'port', 'range', 'all', 'outside'];
 function byPrecedence(a: VipEntry, b: VipEntry): number {
   return (
     PRECEDENCE.indexOf(a.kind) - PRECEDENCE.indexOf(b.kind) ||
-    PROTOCOLS.indexOf(a.ports?.protocol ?? 'TCP') - PROTOCOLS.indexOf(b.ports?.protocol ?? 'TCP') ||
-    (a.ports?.from ?? 0) - (b.ports?.from ?? 0) ||
+    PROTOCOLS.indexOf(a.protocol ?? 'TCP') - PROTOCOLS.indexOf(b.protocol ?? 'TCP') ||
+    (a.ports[0]?.from ?? 0) - (b.ports[0]?.from ?? 0) ||
     compareText(a.comment, b.comment)
   );
 }

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import type { Protocol } from '../../api/objects.ts';
 import { iptablesRuleset } from '../../iptables/backend.ts';
 import { iptablesStaticRules } from '../../iptables/base-rules.ts';
 import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
@@ -131,6 +132,28 @@ describe('rules: a Route', () => {
         '! -s 10.244.0.0/16 -d 10.96.0.10/32 -m comment --comment "default/web cluster IP" -j KUBE-MARK-MASQ',
         '-d 10.96.0.10/32 -m comment --comment "default/web cluster IP" -j KUBE-S…',
         '-d 10.96.0.10/32 -m comment --comment "default/web cluster IP" -j REJECT --reject-with icmp-port-unreachable',
+      ],
+    );
+  });
+
+  it('matches up to 15 ports of a protocol with one rule, and a range counts as two', () => {
+    const ports = (protocol: Protocol, width: number, count: number) =>
+      Array.from({ length: count }, (_, index) => ({
+        protocol,
+        from: 1000 + 100 * index,
+        to: 999 + 100 * index + width,
+      }));
+    const ranges = [...ports('TCP', 10, 8), ...ports('UDP', 1, 15), ...ports('SCTP', 1, 1)];
+    const lines = rulesFor([route({ match: { kind: 'ranges', ranges } }, ['10.244.0.1'])]);
+    assert.deepEqual(
+      lines.flatMap(
+        (line) => /-p \S+ .*-m (?:multiport|tcp|sctp) --dports? \S+(?= -j KUBE)/.exec(line) ?? [],
+      ),
+      [
+        `-p tcp -m comment --comment "default/web cluster IP" -m multiport --dports 1000:1009,1100:1109,1200:1209,1300:1309,1400:1409,1500:1509,1600:1609`,
+        '-p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 1700:1709',
+        '-p udp -m comment --comment "default/web cluster IP" -m multiport --dports 1000,1100,1200,1300,1400,1500,1600,1700,1800,1900,2000,2100,2200,2300,2400',
+        '-p sctp -m comment --comment "default/web cluster IP" -m sctp --dport 1000',
       ],
     );
   });
