@@ -3,19 +3,22 @@ import { readFileSync } from 'node:fs';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { iptablesBackend } from '../iptables/backend.ts';
 import { iptablesCommands } from '../iptables/commands.ts';
+import { IpvsKernel } from '../ipvs/kernel.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { endpoint, service, slice } from '../test/fixtures.ts';
 import { NODE } from './cluster.ts';
+import { openIpvs } from './ipvs-process.ts';
 import { serve } from './jobs.ts';
 import { nftablesBackend } from './owned-process.ts';
 import { compileOptions } from './portwide.ts';
 
 export type RangesJobs = typeof jobs;
 
-export const MODES = ['nftables', 'iptables'] as const;
+export const MODES = ['nftables', 'iptables-nft', 'iptables-legacy', 'ipvs'] as const;
 export type RangesMode = (typeof MODES)[number];
 export const PHASES = ['idle', 'create', 'change', 'delete', 'idle again'] as const;
 
@@ -28,10 +31,12 @@ export interface Phase {
   readonly latencies: readonly number[];
 }
 
-interface RangesLoad {
+export interface RangesLoad {
   readonly mode: RangesMode;
   readonly services: number;
   readonly ranges: number;
+  /** Ports of each range. */
+  readonly ports: number;
   /** More than 1: pods own the ports, in so many slices. */
   readonly slices: number;
   readonly namespaces: number;
@@ -50,10 +55,15 @@ const address = (first: number, index: number) =>
   `10.${first}.${(index >> 8) & 255}.${index & 255}`;
 
 /** Service number `index`. @param shift 1: with other ports. */
-function objects({ ranges, slices, namespaces }: RangesLoad, index: number, shift: number) {
+function objects(
+  { ranges, ports: size, slices, namespaces }: RangesLoad,
+  index: number,
+  shift: number,
+) {
   const namespace = `tenant-${index % namespaces}`;
   const name = `media-${index}`;
   const first = 20_000 + shift;
+  const rangeAt = (from: number) => (size > 1 ? `${from}-${from + size - 1}/UDP` : `${from}/UDP`);
   const ports =
     slices > 1
       ? {
@@ -61,9 +71,8 @@ function objects({ ranges, slices, namespaces }: RangesLoad, index: number, shif
           portsPerPodAnnotation: '1',
         }
       : {
-          portsAnnotation: Array.from(
-            { length: ranges },
-            (_, range) => `${first + 2 * range}/UDP`,
+          portsAnnotation: Array.from({ length: ranges }, (_, range) =>
+            rangeAt(first + (size + 1) * range),
           ).join(),
         };
   const owners =
@@ -92,13 +101,17 @@ function kernelTime(): number {
   return (Number(fields[12]) + Number(fields[14])) / 100;
 }
 
+const BACKENDS: Readonly<Record<RangesMode, () => Backend | Promise<Backend>>> = {
+  nftables: nftablesBackend,
+  'iptables-nft': () => iptablesBackend(iptablesCommands('IPv4', 'nft'), compileOptions()),
+  'iptables-legacy': () => iptablesBackend(iptablesCommands('IPv4', 'legacy'), compileOptions()),
+  ipvs: async () =>
+    await openIpvs(await IpvsKernel.open('IPv4'), iptablesCommands('IPv4', 'legacy')),
+};
+
 async function agent(load: RangesLoad): Promise<Readonly<Record<(typeof PHASES)[number], Phase>>> {
   const { mode, services } = load;
-  const backend =
-    mode === 'nftables'
-      ? nftablesBackend()
-      : iptablesBackend(iptablesCommands('IPv4', 'nft'), compileOptions());
-  const family = new FamilyProxier(backend, { deleteStale: async () => 0 });
+  const family = new FamilyProxier(await BACKENDS[mode](), { deleteStale: async () => 0 });
   const table = new RouteTable({
     nodeName: NODE,
     allPortsEnabled: true,
