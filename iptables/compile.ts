@@ -86,11 +86,12 @@ export const DEPTH = {
   root: 0,
   branch: 1,
   leaf: 2,
-  firewall: 3,
-  external: 4,
-  service: 5,
-  endpoint: 6,
-  mark: 7,
+  vip: 3,
+  firewall: 4,
+  external: 5,
+  service: 6,
+  endpoint: 7,
+  mark: 8,
 };
 
 const SETS: readonly EndpointSet[] = ['cluster', 'local'];

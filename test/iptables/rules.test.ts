@@ -8,6 +8,7 @@ import { restoreInput } from '../../iptables/restore.ts';
 import { ruleText, statisticMatch } from '../../iptables/rule.ts';
 import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { chooseVariant } from '../../iptables/variant.ts';
+import { writtenRuleCount } from '../../iptables/writer.ts';
 import { route } from '../fixtures.ts';
 import { options } from './options.ts';
 
@@ -156,6 +157,46 @@ describe('rules: a Route', () => {
         '-p sctp -m comment --comment "default/web cluster IP" -m sctp --dport 1000',
       ],
     );
+  });
+
+  it('writes only the rules of a VIP with many ranges when that VIP changes', () => {
+    const ruleset = iptablesRuleset(options());
+    const ranged = (index: number, first: number) =>
+      route(
+        {
+          id: `default/media-${index}/IPv4`,
+          name: `default/media-${index}`,
+          clusterIP: `10.96.${index}.10`,
+          match: {
+            kind: 'ranges',
+            ranges: Array.from({ length: 1024 }, (_, position) => {
+              const port = first + 2 * position;
+              return { protocol: 'UDP' as const, from: port, to: port };
+            }),
+          },
+        },
+        ['10.244.0.1'],
+      );
+    const written = () => {
+      const changes = ruleset.pendingChanges();
+      for (const change of changes) ruleset.markWritten(change);
+      return changes.reduce((sum, change) => sum + writtenRuleCount(change), 0);
+    };
+    ruleset.update(
+      Array.from({ length: 8 }, (_, index) => ranged(index, 20_000)),
+      [],
+    );
+    assert.ok(written() > 8 * 2 * 69);
+    ruleset.update([ranged(3, 20_001)], []);
+    const changed = written();
+    assert.ok(changed < 2 * 80, `${changed} rules for one of eight VIPs in a leaf`);
+    ruleset.update([], ['default/media-3/IPv4']);
+    const removed = written();
+    assert.ok(removed < 30, `${removed} rules written after a VIP was removed`);
+    const chains = TABLES.flatMap(
+      (table) => ruleset.pendingChanges().find((each) => each.table === table)?.remove ?? [],
+    );
+    assert.deepEqual(chains, []);
   });
 
   it('recognises pods by interface when the local detector is a bridge or a name prefix', () => {
