@@ -11,6 +11,7 @@ import type { NftMonitor } from '../nft/monitor.ts';
 import { NFTABLES_TRAFFIC } from '../nftables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { ModeTraffic } from '../proxier/kernel-rule.ts';
+import type { RangeLimit } from '../services/range-budget.ts';
 import type { KernelFeature } from '../status/api/node-status.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { openIptablesMode } from './iptables-mode.ts';
@@ -75,8 +76,8 @@ export interface ModeDefinition {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
   /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
   readonly servesOwnedPorts: boolean;
-  /** Ranges that the Services of a namespace may have; absent: as many as `RangeBudget` grants. */
-  readonly rangeBudget?: number;
+  /** What the Services of a namespace may have; absent: as much as `RangeBudget` grants. */
+  readonly rangeLimit?: (options: RunOptions) => RangeLimit;
   /** Whether the mode can select an endpoint by a hash of the client. */
   readonly servesConsistentHash: boolean;
   /** Whether the mode drops packets to addresses in Service CIDRs that no Service has. */
@@ -87,11 +88,10 @@ export interface ModeDefinition {
   readonly traffic: ModeTraffic;
 }
 
-/**
- * Each range is a rule of mode iptables, for each VIP. 4,096 delayed ordinary changes by up to 9 s on a busy machine, 2,048 by 2.7 s. Mode
- * ipvs has the same limit unmeasured.
- */
-const IPTABLES_RANGE_BUDGET = 2048;
+/** As many as one sync writes in less than 0.1 s: four VIPs with the most ranges. */
+const IPTABLES_RANGES: RangeLimit = { max: 4096, unit: 'ranges' };
+/** An ipset stores each port. Two VIPs with all ports of a protocol, and 8 MiB. */
+const IPSET_PORTS: RangeLimit = { max: 2 ** 17, unit: 'ports' };
 
 const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
   nftables: {
@@ -113,7 +113,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.iptablesSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
-    rangeBudget: IPTABLES_RANGE_BUDGET,
+    rangeLimit: () => IPTABLES_RANGES,
     servesConsistentHash: false,
     usesServiceCidrs: false,
     writesIptablesRules: true,
@@ -132,7 +132,7 @@ const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
     syncPeriod: (options) => options.ipvsSyncPeriod,
     nodePortSelection: (options) => options.nodeportAddresses,
     servesOwnedPorts: false,
-    rangeBudget: IPTABLES_RANGE_BUDGET,
+    rangeLimit: ({ ipvsAllPorts }) => (ipvsAllPorts === 'iptables' ? IPTABLES_RANGES : IPSET_PORTS),
     servesConsistentHash: false,
     usesServiceCidrs: false,
     writesIptablesRules: true,

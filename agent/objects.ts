@@ -22,7 +22,7 @@ export function createObjects(node: NodeContext): ObjectContext {
     externalIPsEnabled: options.featureGates.AllowServiceExternalIPs,
     modeWithoutOwnedPorts: limits.modeWithoutOwnedPorts,
     consistentHashProblem: limits.consistentHashProblem ?? supportedMode.consistentHashProblem,
-    rangeBudget: modeDefinition.rangeBudget,
+    rangeLimit: modeDefinition.rangeLimit?.(options),
     warnsOfMismatches: options.manifests !== undefined,
     listeners: nodeListeners(options),
     isLoopbackServed: selectsLoopback(nodePorts, 'IPv4'),

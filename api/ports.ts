@@ -9,7 +9,7 @@ export interface PortRange {
 }
 
 /**
- * Upper bound on ranges per Service. In mode iptables each range is one rule for each VIP, so
+ * Upper bound on ranges per Service. In mode iptables seven ranges are one rule for each VIP, so
  * without the bound a packet to the VIP could traverse thousands of rules.
  */
 export const MAX_RANGES = 1024;

@@ -77,16 +77,21 @@ export function printHead(legend: string, versions: readonly string[] = []): voi
   console.log(`${machine.join(', ')}\n\n${legend}\n`);
 }
 
-/** Measures several times and reports each run on standard error. */
+/**
+ * Measures several times and reports each run on standard error.
+ * @param summary text of a run; default: everything.
+ */
 export async function repeat<Run>(
   runs: number,
   what: string,
   measure: () => Promise<Run>,
+  summary: (run: Run) => string = (run) => JSON.stringify(run),
 ): Promise<Run[]> {
   const results: Run[] = [];
   for (let run = 1; run <= runs; run++) {
-    results.push(await measure());
-    console.error(`${what}: run ${run} of ${runs}: ${JSON.stringify(results.at(-1))}`);
+    const result = await measure();
+    results.push(result);
+    console.error(`${what}: run ${run} of ${runs}: ${summary(result)}`);
   }
   return results;
 }

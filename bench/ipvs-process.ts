@@ -4,10 +4,11 @@
  */
 import { execFileSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
-import { iptablesCommands } from '../iptables/commands.ts';
+import { type Iptables, iptablesCommands } from '../iptables/commands.ts';
 import { ipvsBackend } from '../ipvs/backend.ts';
 import { IpvsKernel } from '../ipvs/kernel.ts';
 import { Ipvs, type IpvsChange } from '../netlink/ipvs/ipvs.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { endpointAddresses, SERVICE_PORT, spareAddress, TARGET_PORT, vip } from './cluster.ts';
 import { serve } from './jobs.ts';
@@ -22,6 +23,18 @@ export interface StalledTiming extends SyncTiming {
 
 export type IpvsJobs = typeof jobs;
 
+/** The backend of the agent. */
+export async function openIpvs(kernel: IpvsKernel, iptables: Iptables): Promise<Backend> {
+  const options = {
+    ...compileOptions(),
+    scheduler: 'rr',
+    allPorts: 'fwmark',
+    excludeCidrs: [],
+    markRange: { first: 0x1000, last: 0x1fff },
+  } as const;
+  return await ipvsBackend(kernel, iptables, options, systemTimers);
+}
+
 /**
  * Measures the agent.
  * @param save path, without extension, of the files for the output of `ipvsadm --save` and `ipset
@@ -34,18 +47,8 @@ async function portwide({
 }: LoadOptions & { readonly save: string | null }) {
   const kernel = await IpvsKernel.open('IPv4');
   const stalls = new StallRecorder();
-  const backend = await ipvsBackend(
-    kernel,
-    stalls.watchCommands(iptablesCommands('IPv4', 'legacy')),
-    {
-      ...compileOptions(),
-      scheduler: 'rr',
-      allPorts: 'fwmark',
-      excludeCidrs: [],
-      markRange: { first: 0x1000, last: 0x1fff },
-    },
-    systemTimers,
-  );
+  const iptables = stalls.watchCommands(iptablesCommands('IPv4', 'legacy'));
+  const backend = await openIpvs(kernel, iptables);
   const subject = createPortwide(stalls.watchBackend(backend), services);
   const timed = async (work: () => Promise<SyncTiming>) => {
     await idle();
@@ -153,4 +156,4 @@ async function ipvsadm({ saved, changes }: { saved: string; changes: number }) {
 }
 
 const jobs = { portwide, netlink, ipvsadm };
-await serve(jobs);
+if (import.meta.main) await serve(jobs);

@@ -170,7 +170,7 @@ function clusterIP(index: number): Omit<RuleSpec, 'target'> {
   return {
     destination: exactAddress(vip(index), 'IPv4'),
     protocol: 'TCP',
-    ports: { from: SERVICE_PORT, to: SERVICE_PORT },
+    ports: [{ from: SERVICE_PORT, to: SERVICE_PORT }],
     comment: `${serviceKey(index)} cluster IP`,
   };
 }

@@ -1,21 +1,25 @@
 /** Runs in a namespace of the bench: an agent with Services that have the most ranges, and an ordinary Service. */
 import { readFileSync } from 'node:fs';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import type { ApiObject, EndpointSlice, SliceEndpoint } from '../api/objects.ts';
 import { iptablesBackend } from '../iptables/backend.ts';
 import { iptablesCommands } from '../iptables/commands.ts';
+import { IpvsKernel } from '../ipvs/kernel.ts';
+import type { Backend } from '../proxier/backend.ts';
 import { FamilyProxier } from '../proxier/family-proxier.ts';
 import { Proxier } from '../proxier/proxier.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../sync/timers.ts';
-import { endpoint, service, slice } from '../test/fixtures.ts';
+import { endpoint, podAt, service, slice } from '../test/fixtures.ts';
 import { NODE } from './cluster.ts';
+import { openIpvs } from './ipvs-process.ts';
 import { serve } from './jobs.ts';
 import { nftablesBackend } from './owned-process.ts';
 import { compileOptions } from './portwide.ts';
 
 export type RangesJobs = typeof jobs;
 
-export const MODES = ['nftables', 'iptables'] as const;
+export const MODES = ['nftables', 'iptables-nft', 'iptables-legacy', 'ipvs'] as const;
 export type RangesMode = (typeof MODES)[number];
 export const PHASES = ['idle', 'create', 'change', 'delete', 'idle again'] as const;
 
@@ -28,10 +32,12 @@ export interface Phase {
   readonly latencies: readonly number[];
 }
 
-interface RangesLoad {
+export interface RangesLoad {
   readonly mode: RangesMode;
   readonly services: number;
   readonly ranges: number;
+  /** Ports of each range. */
+  readonly ports: number;
   /** More than 1: pods own the ports, in so many slices. */
   readonly slices: number;
   readonly namespaces: number;
@@ -49,41 +55,57 @@ const NEVER = 2 ** 31 - 1;
 const address = (first: number, index: number) =>
   `10.${first}.${(index >> 8) & 255}.${index & 255}`;
 
-/** Service number `index`. @param shift 1: with other ports. */
-function objects({ ranges, slices, namespaces }: RangesLoad, index: number, shift: number) {
+/** Endpoints of one EndpointSlice, as in a cluster. */
+const PER_SLICE = 100;
+
+/** Service number `index`, with its EndpointSlices and Pods. @param shift 1: with other ports, or other pods. */
+function* objects(
+  { ranges, ports: size, slices, namespaces }: RangesLoad,
+  index: number,
+  shift: number,
+): Iterable<ApiObject> {
   const namespace = `tenant-${index % namespaces}`;
   const name = `media-${index}`;
-  const first = 20_000 + shift;
-  const ports =
-    slices > 1
-      ? {
-          ownedPortsAnnotation: `1-${slices}/UDP`,
-          portsPerPodAnnotation: '1',
-        }
-      : {
-          portsAnnotation: Array.from(
-            { length: ranges },
-            (_, range) => `${first + 2 * range}/UDP`,
-          ).join(),
-        };
-  const owners =
-    slices > 1
-      ? Array.from({ length: slices }, (_, ordinal) =>
-          endpoint(`10.${150 + ((index + shift) % 50)}.${ordinal >> 8}.${ordinal & 255}`, {
-            ordinal,
-            nodeName: 'node-b',
-          }),
-        )
-      : [endpoint(address(129, index))];
-  return {
-    service: service({ namespace, name, clusterIPs: [address(97, index)], ...ports }),
-    slice: slice(owners, {
-      key: `${namespace}/${name}-1`,
-      namespace,
-      name: `${name}-1`,
-      serviceKey: `${namespace}/${name}`,
-    }),
-  };
+  const at = { namespace, name, clusterIPs: [address(97, index)] };
+  if (slices === 1) {
+    const first = 20_000 + shift;
+    const list = Array.from({ length: ranges }, (_, position) => {
+      const from = first + (size + 1) * position;
+      return size > 1 ? `${from}-${from + size - 1}/UDP` : `${from}/UDP`;
+    });
+    yield service({ ...at, portsAnnotation: list.join() });
+    yield sliceOf(namespace, name, 0, [endpoint(address(129, index))]);
+    return;
+  }
+  yield service({
+    ...at,
+    ownedPortsAnnotation: `1-${slices}/UDP`,
+    portsPerPodAnnotation: '1',
+  });
+  for (let first = 0; first < slices; first += PER_SLICE) {
+    const owners = Array.from({ length: Math.min(PER_SLICE, slices - first) }, (_, position) => {
+      const ordinal = first + position;
+      const owner = `11.${(2 * index + shift) & 255}.${ordinal >> 8}.${ordinal & 255}`;
+      return endpoint(owner, { ordinal, nodeName: 'node-b' });
+    });
+    yield sliceOf(namespace, name, first, owners);
+    for (const owner of owners) yield podAt(owner.address, namespace);
+  }
+}
+
+function sliceOf(
+  namespace: string,
+  service: string,
+  number: number,
+  endpoints: readonly SliceEndpoint[],
+): EndpointSlice {
+  const name = `${service}-${number}`;
+  return slice(endpoints, {
+    key: `${namespace}/${name}`,
+    namespace,
+    name,
+    serviceKey: `${namespace}/${service}`,
+  });
 }
 
 /** Kernel time of this process and its finished commands, in seconds. */
@@ -92,13 +114,17 @@ function kernelTime(): number {
   return (Number(fields[12]) + Number(fields[14])) / 100;
 }
 
+const BACKENDS: Readonly<Record<RangesMode, () => Backend | Promise<Backend>>> = {
+  nftables: nftablesBackend,
+  'iptables-nft': () => iptablesBackend(iptablesCommands('IPv4', 'nft'), compileOptions()),
+  'iptables-legacy': () => iptablesBackend(iptablesCommands('IPv4', 'legacy'), compileOptions()),
+  ipvs: async () =>
+    await openIpvs(await IpvsKernel.open('IPv4'), iptablesCommands('IPv4', 'legacy')),
+};
+
 async function agent(load: RangesLoad): Promise<Readonly<Record<(typeof PHASES)[number], Phase>>> {
   const { mode, services } = load;
-  const backend =
-    mode === 'nftables'
-      ? nftablesBackend()
-      : iptablesBackend(iptablesCommands('IPv4', 'nft'), compileOptions());
-  const family = new FamilyProxier(backend, { deleteStale: async () => 0 });
+  const family = new FamilyProxier(await BACKENDS[mode](), { deleteStale: async () => 0 });
   const table = new RouteTable({
     nodeName: NODE,
     allPortsEnabled: true,
@@ -178,34 +204,28 @@ async function agent(load: RangesLoad): Promise<Readonly<Record<(typeof PHASES)[
     const seconds = (performance.now() - started) / 1000;
     return { seconds, cpu: kernelTime() - before, latencies };
   };
-  /** Makes a change of each Service, in short turns as a watch does, and waits until the kernel has all. */
-  const forAll = (make: (index: number) => void) => async () => {
+  /** Passes in objects of each Service, in short turns as a watch does, and waits until the kernel has all. */
+  const forAll = (shift: number, change: (object: ApiObject) => void) => async () => {
     let turnEnd = performance.now() + TURN;
     for (let index = 0; index < services; index++) {
-      make(index);
-      if (performance.now() < turnEnd) continue;
-      await nextTurn();
-      turnEnd = performance.now() + TURN;
+      for (const object of objects(load, index, shift)) {
+        change(object);
+        if (performance.now() < turnEnd) continue;
+        await nextTurn();
+        turnEnd = performance.now() + TURN;
+      }
+      if (load.slices > 1) table.synced('Pod', `tenant-${index % load.namespaces}`);
     }
     await settled();
   };
-  const upsert = (shift: number) => (index: number) => {
-    const made = objects(load, index, shift);
-    table.upsert(made.service);
-    table.upsert(made.slice);
-  };
+  const upsert = (object: ApiObject) => table.upsert(object);
+  const remove = (object: ApiObject) => table.remove(object.kind, object.key);
   const idle = async () => await sleep(IDLE);
   const report = {
     idle: await phase(idle),
-    create: await phase(forAll(upsert(0))),
-    change: await phase(forAll(upsert(1))),
-    delete: await phase(
-      forAll((index) => {
-        const { service, slice } = objects(load, index, 1);
-        table.remove('Service', service.key);
-        table.remove('EndpointSlice', slice.key);
-      }),
-    ),
+    create: await phase(forAll(0, upsert)),
+    change: await phase(forAll(1, upsert)),
+    delete: await phase(forAll(1, remove)),
     'idle again': await phase(idle),
   };
   await proxier.stop();

@@ -197,7 +197,7 @@ function nodePortJumps({ family, nodePortAddresses, localhostNodePorts }: BaseOp
 function dropPortZeroRules(): RuleSpec[] {
   return PROTOCOLS.map((protocol) => ({
     protocol,
-    ports: { from: 0, to: 0 },
+    ports: [{ from: 0, to: 0 }],
     matches: [ctstateMatch('DNAT')],
     target: 'DROP',
   }));

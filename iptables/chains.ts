@@ -74,9 +74,12 @@ const STATIC_CHAINS = [
   PORT_RANGES_FIREWALL,
 ];
 
+/** Longest name of a chain (XT_EXTENSION_MAXNAMELEN). */
+const MAX_NAME_LENGTH = 28;
+
 /**
  * Prefixes of the dispatch trees' chain names. The suffixes are shorter than any hash, so names do
- * not collide.
+ * not collide. A VIP with many rules has a hash as suffix, see `vipChain`.
  */
 export const TREE_PREFIX = {
   vips: 'KUBE-SVC-VIP-',
@@ -139,6 +142,11 @@ export function serviceChains(name: string, protocol: Protocol | undefined): Ser
       return getOrCreate(endpoints, target, () => hashedName('KUBE-SEP-', key + target));
     },
   };
+}
+
+/** Chain of one VIP in a dispatch tree. @param prefix of the tree. */
+export function vipChain(prefix: string, vip: string): string {
+  return hashedName(prefix, vip).slice(0, MAX_NAME_LENGTH);
 }
 
 /**

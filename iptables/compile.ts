@@ -33,6 +33,8 @@ import {
   exactAddress,
   fromNonPodClients,
   fromPods,
+  type PortSpan,
+  portGroups,
   type RuleSpec,
   recentMatch,
   reject,
@@ -44,12 +46,14 @@ import {
 export interface VipEntry {
   readonly vip: string;
   /**
-   * In order of precedence: health check node port, one port, a port range, all ports, ports
+   * In order of precedence: health check node port, one port, port ranges, all ports, ports
    * outside the ranges.
    */
   readonly kind: 'health' | 'port' | 'range' | 'all' | 'outside';
-  /** undefined: every protocol and port. */
-  readonly ports: { protocol: Protocol; from: number; to: number } | undefined;
+  /** undefined: every protocol. */
+  readonly protocol: Protocol | undefined;
+  /** See `RuleSpec.ports`. */
+  readonly ports: readonly PortSpan[];
   readonly comment: string;
   /** Chain in table nat that translates the packet; undefined: the packet stays untranslated. */
   readonly chain: string | undefined;
@@ -82,11 +86,12 @@ export const DEPTH = {
   root: 0,
   branch: 1,
   leaf: 2,
-  firewall: 3,
-  external: 4,
-  service: 5,
-  endpoint: 6,
-  mark: 7,
+  vip: 3,
+  firewall: 4,
+  external: 5,
+  service: 6,
+  endpoint: 7,
+  mark: 8,
 };
 
 const SETS: readonly EndpointSet[] = ['cluster', 'local'];
@@ -268,24 +273,25 @@ function vipEntries(
   const entry = { vip, comment, chain, returns, verdict, firewall };
   if (match.kind === 'port') {
     const { protocol, port } = match;
-    return [{ ...entry, kind: 'port', ports: { protocol, from: port, to: port } }];
+    return [{ ...entry, kind: 'port', protocol, ports: [{ from: port, to: port }] }];
   }
-  const outside = { ...entry, chain: undefined, returns: false, firewall: false };
+  const wide = { protocol: undefined, ports: [] };
+  const outside = { ...entry, ...wide, chain: undefined, returns: false, firewall: false };
   const health: VipEntry = {
     ...outside,
     kind: 'health',
-    ports: { protocol: 'TCP', from: healthCheckPort, to: healthCheckPort },
+    protocol: 'TCP',
+    ports: [{ from: healthCheckPort, to: healthCheckPort }],
     comment: `${name} health check node port`,
     verdict: undefined,
   };
   const kept = healthCheckPort > 0 ? [health] : [];
-  if (match.kind === 'all') return [{ ...entry, kind: 'all', ports: undefined }, ...kept];
+  if (match.kind === 'all') return [{ ...entry, ...wide, kind: 'all' }, ...kept];
   return [
-    ...match.ranges.map((ports) => ({ ...entry, kind: 'range' as const, ports })),
+    ...portGroups(match.ranges).map((group) => ({ ...entry, ...group, kind: 'range' as const })),
     {
       ...outside,
       kind: 'outside',
-      ports: undefined,
       comment: `${comment} outside its ranges`,
       verdict: verdictTarget('reject', options),
     },

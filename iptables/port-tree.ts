@@ -72,13 +72,13 @@ export class PortTree {
     const name = this.#prefix + block;
     const rules = [...(this.#blocks.get(block)?.values() ?? [])]
       .sort((a, b) => a.port - b.port || compareText(a.comment, b.comment))
-      .map(({ port, ...rule }) => ruleText(name, { ...rule, ports: { from: port, to: port } }));
+      .map(({ port, ...rule }) => ruleText(name, { ...rule, ports: [{ from: port, to: port }] }));
     return { table: this.#table, name, depth: DEPTH.leaf, rules };
   }
 
   #jump(block: string, { protocol, port }: PortRule): RuleSpec {
     const from = blockStart(port);
-    const ports = { from, to: Math.min(from + BLOCK_SIZE - 1, 65535) };
+    const ports = [{ from, to: Math.min(from + BLOCK_SIZE - 1, 65535) }];
     return { protocol, ports, target: this.#prefix + block };
   }
 }

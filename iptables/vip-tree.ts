@@ -10,12 +10,13 @@
  * In table nat, a packet traverses at most 32 dispatch rules, then the rules of one leaf: VIPs with
  * the same last byte. A change rewrites one leaf. Table filter has no branches, because most VIPs
  * have no rule there. All entries of one VIP share a leaf, and their order in the leaf is their
- * precedence.
+ * precedence. A VIP with many rules, which has port ranges, has its own chain. Packets to other VIPs
+ * of the leaf do not traverse it, and changes of other VIPs do not write it.
  */
 import { lastByte } from '../api/addresses.ts';
-import { compareText, getOrCreate } from '../api/collections.ts';
+import { compareText, getOrCreate, setList } from '../api/collections.ts';
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX } from './chains.ts';
+import { PROXY_FIREWALL, SERVICES, type Table, TREE_PREFIX, vipChain } from './chains.ts';
 import { DEPTH, type VipEntry } from './compile.ts';
 import { exactAddress, type RuleSpec, ruleText } from './rule.ts';
 
@@ -79,6 +80,9 @@ const TREES: readonly Tree[] = [
   },
 ];
 
+/** A VIP with more rules has its own chain. */
+const MAX_RULES_IN_LEAF = 16;
+
 /** The three trees over the VIPs of one family: translation, rejects, source ranges. */
 export class VipTrees {
   readonly #family: IpFamily;
@@ -87,6 +91,9 @@ export class VipTrees {
   readonly #changedLeaves = new Set<number>();
   /** Last bytes whose leaf chain has rules, by tree; branches jump to these leaves. */
   readonly #nonEmptyLeaves = new Map<Tree, Set<number>>(TREES.map((tree) => [tree, new Set()]));
+
+  /** Names of the chains of single VIPs, by leaf. */
+  readonly #vipChains = new Map<string, readonly string[]>();
 
   constructor(family: IpFamily) {
     this.#family = family;
@@ -116,8 +123,8 @@ export class VipTrees {
       const filled = this.#nonEmptyLeaves.get(tree) ?? new Set();
       const toggledLeaves = new Set<number>();
       for (const byte of this.#changedLeaves) {
-        const leaf = this.#leafChain(tree, byte);
-        chains.push(leaf);
+        const [leaf, ...ofVips] = this.#leafChains(tree, byte);
+        chains.push(leaf, ...ofVips, ...this.#replaceVipChains(leaf, ofVips));
         if (filled.has(byte) === leaf.rules.length > 0) continue;
         if (leaf.rules.length > 0) filled.add(byte);
         else filled.delete(byte);
@@ -136,17 +143,37 @@ export class VipTrees {
     return { chains, roots };
   }
 
-  #leafChain(tree: Tree, byte: number): TreeChain {
+  /** The chain of a leaf, and the chains of its VIPs with many rules. */
+  #leafChains(tree: Tree, byte: number): [leaf: TreeChain, ...ofVips: TreeChain[]] {
+    const { table } = tree;
     const name = leafName(tree, byte);
     const rules: string[] = [];
+    const ofVips: TreeChain[] = [];
     const entries = [...(this.#leaves.get(byte)?.values() ?? [])].flat();
     const vips = Map.groupBy(entries, ({ vip }) => vip);
-    for (const [, ofVip] of [...vips].sort(([a], [b]) => compareText(a, b))) {
-      for (const rule of vipRules(tree, this.#family, ofVip)) {
-        rules.push(ruleText(name, rule));
+    for (const [vip, ofVip] of [...vips].sort(([a], [b]) => compareText(a, b))) {
+      const specs = vipRules(tree, this.#family, ofVip);
+      const hasOwn = specs.length > MAX_RULES_IN_LEAF;
+      const chain = hasOwn ? vipChain(tree.prefix, vip) : name;
+      const texts = specs.map((rule) => ruleText(chain, rule));
+      if (!hasOwn) {
+        rules.push(...texts);
+        continue;
       }
+      const destination = exactAddress(vip, this.#family);
+      rules.push(ruleText(name, { destination, target: chain }));
+      ofVips.push({ table, name: chain, depth: DEPTH.vip, rules: texts });
     }
-    return { table: tree.table, name, depth: DEPTH.leaf, rules };
+    return [{ table, name, depth: DEPTH.leaf, rules }, ...ofVips];
+  }
+
+  /** Replaces the chains of single VIPs of a leaf. @returns the chains to remove. */
+  #replaceVipChains({ table, name: leaf }: TreeChain, chains: readonly TreeChain[]): TreeChain[] {
+    const key = `${table} ${leaf}`;
+    const names = chains.map(({ name }) => name);
+    const gone = (this.#vipChains.get(key) ?? []).filter((name) => !names.includes(name));
+    setList(this.#vipChains, key, names);
+    return gone.map((name) => ({ table, name, depth: DEPTH.vip, rules: [] }));
   }
 
   #branchChain(tree: Tree, filled: ReadonlySet<number>, low: number): TreeChain {
@@ -188,7 +215,7 @@ function vipRules(tree: Tree, family: IpFamily, entries: readonly VipEntry[]): R
     const target = tree.target(entry);
     const match = {
       destination: exactAddress(entry.vip, family),
-      protocol: entry.ports?.protocol,
+      protocol: entry.protocol,
       ports: entry.ports,
       comment: entry.comment,
     };
@@ -212,8 +239,8 @@ const PRECEDENCE = ['health', 'port', 'range', 'all', 'outside'];
 function byPrecedence(a: VipEntry, b: VipEntry): number {
   return (
     PRECEDENCE.indexOf(a.kind) - PRECEDENCE.indexOf(b.kind) ||
-    PROTOCOLS.indexOf(a.ports?.protocol ?? 'TCP') - PROTOCOLS.indexOf(b.ports?.protocol ?? 'TCP') ||
-    (a.ports?.from ?? 0) - (b.ports?.from ?? 0) ||
+    PROTOCOLS.indexOf(a.protocol ?? 'TCP') - PROTOCOLS.indexOf(b.protocol ?? 'TCP') ||
+    (a.ports[0]?.from ?? 0) - (b.ports[0]?.from ?? 0) ||
     compareText(a.comment, b.comment)
   );
 }

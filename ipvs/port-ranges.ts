@@ -18,36 +18,80 @@ export function isRanged(set: SetName): boolean {
   return RANGED.has(set);
 }
 
+type Span = readonly [from: number, to: number];
+
+interface RangeGroup {
+  readonly entries: Set<IpsetEntry>;
+  /** The ports of all entries in order, disjoint; undefined: not computed since an entry changed. */
+  spans: readonly Span[] | undefined;
+}
+
 /** Entries with port ranges, grouped by all fields but the ports. */
 export class RangeIndex {
-  readonly #groups = new Map<string, Set<IpsetEntry>>();
+  readonly #groups = new Map<string, RangeGroup>();
 
   add({ set, entry }: EntryItem): void {
-    getOrCreate(this.#groups, groupOf(set, entry), () => new Set()).add(entry);
+    const newGroup = (): RangeGroup => ({ entries: new Set(), spans: undefined });
+    const group = getOrCreate(this.#groups, groupOf(set, entry), newGroup);
+    group.entries.add(entry);
+    group.spans = undefined;
   }
 
   delete({ set, entry }: EntryItem): void {
-    const group = groupOf(set, entry);
-    const entries = this.#groups.get(group);
-    entries?.delete(entry);
-    if (entries?.size === 0) this.#groups.delete(group);
+    const key = groupOf(set, entry);
+    const group = this.#groups.get(key);
+    if (group === undefined) return;
+    group.entries.delete(entry);
+    group.spans = undefined;
+    if (group.entries.size === 0) this.#groups.delete(key);
   }
 
   /**
    * Ports of an entry that no entry of the index covers. Only these ports may be deleted from the
-   * kernel.
+   * kernel. After a change of the group, costs the size of the group once.
    */
   uncovered({ set, entry }: EntryItem): IpsetEntry[] {
-    let rest = [bounds(entry)];
-    for (const other of this.#groups.get(groupOf(set, entry)) ?? []) {
-      const [from, to] = bounds(other);
-      rest = rest.flatMap(([first, last]): [number, number][] => [
-        ...(first < from ? [[first, Math.min(last, from - 1)] as [number, number]] : []),
-        ...(last > to ? [[Math.max(first, to + 1), last] as [number, number]] : []),
-      ]);
+    const group = this.#groups.get(groupOf(set, entry));
+    const [start, last] = bounds(entry);
+    let first = start;
+    const rest: IpsetEntry[] = [];
+    const leave = (port: number, portTo: number) => {
+      if (port <= portTo) rest.push({ ...entry, port, portTo });
+    };
+    if (group !== undefined) {
+      group.spans ??= joinSpans([...group.entries].map(bounds));
+      const { spans } = group;
+      for (let index = firstAtOrAfter(spans, first); ; index++) {
+        const [from, to] = spans[index] ?? [Infinity, Infinity];
+        if (from > last) break;
+        leave(first, from - 1);
+        first = to + 1;
+      }
     }
-    return rest.map(([from, to]) => ({ ...entry, port: from, portTo: to }));
+    leave(first, last);
+    return rest;
   }
+}
+
+function joinSpans(spans: readonly Span[]): Span[] {
+  const joined: Span[] = [];
+  for (const [from, to] of spans.toSorted(([a], [b]) => a - b)) {
+    const [start, end] = joined.at(-1) ?? [0, -1];
+    if (joined.length > 0 && from <= end) joined[joined.length - 1] = [start, Math.max(end, to)];
+    else joined.push([from, to]);
+  }
+  return joined;
+}
+
+/** Index of the first span that ends at a port or after it. */
+function firstAtOrAfter(spans: readonly Span[], port: number): number {
+  let [low, high] = [0, spans.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((spans[middle]?.[1] ?? Infinity) < port) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 interface PortGroup {
@@ -114,7 +158,7 @@ export class KernelPorts {
   }
 }
 
-function bounds({ port = 0, portTo = port }: IpsetEntry): [from: number, to: number] {
+function bounds({ port = 0, portTo = port }: IpsetEntry): Span {
   return [port, portTo];
 }
 

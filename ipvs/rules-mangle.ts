@@ -85,7 +85,7 @@ export function mangleChains(options: RuleOptions): TreeChain[] {
       // All ports means 1 to 65535 (KEP-2610).
       ...PROTOCOLS.map((protocol) => ({
         protocol,
-        ports: { from: 0, to: 0 },
+        ports: [{ from: 0, to: 0 }],
         matches: [allPortsVip],
         target: 'DROP',
       })),

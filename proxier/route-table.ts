@@ -14,7 +14,7 @@ import {
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
 import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
-import { RangeBudget } from '../services/range-budget.ts';
+import { RangeBudget, type RangeLimit } from '../services/range-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
@@ -51,8 +51,8 @@ export interface RouteTableOptions extends WarningOptions {
   readonly modeWithoutOwnedPorts?: string | undefined;
   /** See `PortFeatures.consistentHashProblem`; undefined by default. */
   readonly consistentHashProblem?: string | undefined;
-  /** Ranges and slices that a namespace may have on this node; default: 262,144. */
-  readonly rangeBudget?: number | undefined;
+  /** Default: 262,144 ranges and slices. */
+  readonly rangeLimit?: RangeLimit | undefined;
   /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
   /** Milliseconds since 1970. */
@@ -135,7 +135,7 @@ export class RouteTable implements ObjectSink {
   constructor(options: RouteTableOptions) {
     this.#options = options;
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
-    this.#rangeBudget = new RangeBudget(options.rangeBudget);
+    this.#rangeBudget = new RangeBudget(options.rangeLimit);
     this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
     this.#pods = new OwnerPods(options.timers, (services) => this.#affectNow(services));
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);

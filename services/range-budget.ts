@@ -6,19 +6,34 @@ import { OWNED_PORTS_ANNOTATION, sliceCount } from '../api/owned-ports.ts';
 import type { ServedPort } from './served-ports.ts';
 import { priorityOf, vipFields } from './vip-requests.ts';
 
-/**
- * Ranges and slices that the Services of a namespace may have on a node, each counted once for each VIP. 256 VIPs with the
- * most ranges, or 4 with the most slices.
- */
-const RANGE_BUDGET = 2 ** 18;
+/** What the Services of a namespace may have on a node, counted once for each VIP. */
+export interface RangeLimit {
+  readonly max: number;
+  /** `ranges`: ranges and slices. `ports`: each port of a range, in a mode that writes them one by one. */
+  readonly unit: 'ranges' | 'ports';
+}
 
-/** The ranges and slices of a Service, each counted once for each VIP; 0 for a Service with listed ports or all ports. */
-export function rangeCost(ports: readonly ServedPort[]): number {
+/** 256 VIPs with the most ranges, or 4 with the most slices. */
+const RANGE_LIMIT: RangeLimit = { max: 2 ** 18, unit: 'ranges' };
+
+const COUNTED = { ranges: 'ranges and slices', ports: 'ports of ranges' };
+
+/** What ranges and slices of a Service cost, on all VIPs; 0 for a Service with listed ports or all ports. */
+export function rangeCost(
+  ports: readonly ServedPort[],
+  unit: RangeLimit['unit'] = 'ranges',
+): number {
   let cost = 0;
   for (const port of ports) {
     if (port.match.kind !== 'ranges') continue;
     const vips = new Set(vipFields(port).map(([, vip]) => vip)).size;
     const { ownership, sourceRanges = [] } = port;
+    if (unit === 'ports') {
+      // The kernel stores each port with each allowed source.
+      const size = port.match.ranges.reduce((sum, { from, to }) => sum + to - from + 1, 0);
+      cost += vips * size * (1 + sourceRanges.length);
+      continue;
+    }
     const ranges = port.match.ranges.length;
     const slices =
       ownership?.ports.ranges.reduce(
@@ -54,10 +69,10 @@ interface Account {
  * these ask for more than the budget.
  */
 export class RangeBudget {
-  readonly #limit: number;
+  readonly #limit: RangeLimit;
   readonly #accounts = new Map<string, Account>();
 
-  constructor(limit: number = RANGE_BUDGET) {
+  constructor(limit: RangeLimit = RANGE_LIMIT) {
     this.#limit = limit;
   }
 
@@ -72,7 +87,7 @@ export class RangeBudget {
   ): Set<ObjectKey> {
     const namespace = namespaceOf(serviceKey);
     const [first] = ports;
-    const cost = rangeCost(ports);
+    const cost = rangeCost(ports, this.#limit.unit);
     const account = this.#accounts.get(namespace);
     const before = account?.claims.get(serviceKey);
     if (cost === 0 && (account === undefined || before === undefined)) return new Set();
@@ -104,17 +119,16 @@ export class RangeBudget {
     account.sum = sum;
     account.refusals = refusals;
     if (claims.size === 0) this.#accounts.delete(namespace);
-    let left = this.#limit;
+    const { max, unit } = this.#limit;
+    let left = max;
     const byAge =
-      sum <= this.#limit
-        ? []
-        : [...claims.values()].sort((a, b) => compareText(a.priority, b.priority));
+      sum <= max ? [] : [...claims.values()].sort((a, b) => compareText(a.priority, b.priority));
     for (const { serviceKey, cost, field } of byAge) {
       if (cost <= left) {
         left -= cost;
         continue;
       }
-      const message = `${cost} ranges and slices are more than older Services leave of the ${this.#limit} for namespace ${namespace} on a node; list fewer ranges, or use all ports`;
+      const message = `${cost} ${COUNTED[unit]} are more than older Services leave of the ${max} for namespace ${namespace} on a node; list fewer ranges, or use all ports`;
       refusals.set(serviceKey, { serviceKey, reason: 'Budget', field, message });
     }
     const changed = new Set<ObjectKey>();

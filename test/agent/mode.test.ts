@@ -22,4 +22,16 @@ describe('mode: pickMode', () => {
     }
     assert.deepEqual(recorded, [['Node', 'node-a', 'IPVSDeprecation', 'mode ipvs is deprecated']]);
   });
+
+  it('limits ranges by rules or by ports, whichever the mode writes', async () => {
+    const limitIn = async (settings: Partial<typeof DEFAULTS>) => {
+      const options = { ...DEFAULTS, ...settings };
+      return (await pickMode(options, pino({ enabled: false }))).rangeLimit?.(options);
+    };
+    const byRules = { max: 4096, unit: 'ranges' };
+    assert.equal(await limitIn({ proxyMode: 'nftables' }), undefined);
+    assert.deepEqual(await limitIn({ proxyMode: 'iptables' }), byRules);
+    assert.deepEqual(await limitIn({ proxyMode: 'ipvs' }), { max: 131_072, unit: 'ports' });
+    assert.deepEqual(await limitIn({ proxyMode: 'ipvs', ipvsAllPorts: 'iptables' }), byRules);
+  });
 });

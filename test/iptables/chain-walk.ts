@@ -184,7 +184,7 @@ function negate(answer: MatchResult): MatchResult {
 
 /** Comments, and names of modules whose options follow. */
 const IGNORED_MATCHES =
-  /^-m (comment --comment "[^"]*"|statistic --mode random|conntrack|addrtype|mark|tcp|udp|sctp|icmp6?) /;
+  /^-m (comment --comment "[^"]*"|statistic --mode random|conntrack|addrtype|mark|multiport|tcp|udp|sctp|icmp6?) /;
 
 const RECENT =
   /^-m recent --(set|rcheck)(?: --seconds \d+ --reap)? --name (\S+) --mask (?:255(?:\.255){3}|ffff(?::ffff){7}) --r(s|d)(?:ource|est) /;
@@ -201,9 +201,10 @@ const OPTIONS: Readonly<Record<string, (value: string) => PacketMatch | undefine
       isPrefix ? inInterface.startsWith(value.slice(0, -1)) : inInterface === value;
   },
   '-p': (value) => (state) => state.protocol === value.replace('ipv6-', ''),
-  '--dport': (value) => {
-    const [from = 0, to = from] = value.split(':').map(Number);
-    return (state) => from <= state.port && state.port <= to;
+  '--dport': hasPort,
+  '--dports': (value) => {
+    const matches = value.split(',').map(hasPort);
+    return (state) => matches.some((match) => match(state));
   },
   '--sport': (value) => (state) => state.sourcePort === Number(value),
   // Traced ICMP packets are echo requests only.
@@ -219,6 +220,11 @@ const OPTIONS: Readonly<Record<string, (value: string) => PacketMatch | undefine
   '--mark': (value) => hasMark(value, 'mark'),
   '--probability': (value) => () => Number(value) === 1 || 'either',
 };
+
+function hasPort(value: string) {
+  const [from = 0, to = from] = value.split(':').map(Number);
+  return ({ port }: PacketState) => from <= port && port <= to;
+}
 
 function hasMark(value: string, which: 'mark' | 'connectionMark') {
   const [mark = 0, mask = 0xffffffff] = value.split('/').map(Number);

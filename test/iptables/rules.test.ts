@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import fc from 'fast-check';
+import type { Protocol } from '../../api/objects.ts';
 import { iptablesRuleset } from '../../iptables/backend.ts';
 import { iptablesStaticRules } from '../../iptables/base-rules.ts';
 import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
@@ -7,6 +8,7 @@ import { restoreInput } from '../../iptables/restore.ts';
 import { ruleText, statisticMatch } from '../../iptables/rule.ts';
 import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
 import { chooseVariant } from '../../iptables/variant.ts';
+import { writtenRuleCount } from '../../iptables/writer.ts';
 import { route } from '../fixtures.ts';
 import { options } from './options.ts';
 
@@ -133,6 +135,68 @@ describe('rules: a Route', () => {
         '-d 10.96.0.10/32 -m comment --comment "default/web cluster IP" -j REJECT --reject-with icmp-port-unreachable',
       ],
     );
+  });
+
+  it('matches up to 15 ports of a protocol with one rule, and a range counts as two', () => {
+    const ports = (protocol: Protocol, width: number, count: number) =>
+      Array.from({ length: count }, (_, index) => ({
+        protocol,
+        from: 1000 + 100 * index,
+        to: 999 + 100 * index + width,
+      }));
+    const ranges = [...ports('TCP', 10, 8), ...ports('UDP', 1, 15), ...ports('SCTP', 1, 1)];
+    const lines = rulesFor([route({ match: { kind: 'ranges', ranges } }, ['10.244.0.1'])]);
+    assert.deepEqual(
+      lines.flatMap(
+        (line) => /-p \S+ .*-m (?:multiport|tcp|sctp) --dports? \S+(?= -j KUBE)/.exec(line) ?? [],
+      ),
+      [
+        `-p tcp -m comment --comment "default/web cluster IP" -m multiport --dports 1000:1009,1100:1109,1200:1209,1300:1309,1400:1409,1500:1509,1600:1609`,
+        '-p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 1700:1709',
+        '-p udp -m comment --comment "default/web cluster IP" -m multiport --dports 1000,1100,1200,1300,1400,1500,1600,1700,1800,1900,2000,2100,2200,2300,2400',
+        '-p sctp -m comment --comment "default/web cluster IP" -m sctp --dport 1000',
+      ],
+    );
+  });
+
+  it('writes only the rules of a VIP with many ranges when that VIP changes', () => {
+    const ruleset = iptablesRuleset(options());
+    const ranged = (index: number, first: number) =>
+      route(
+        {
+          id: `default/media-${index}/IPv4`,
+          name: `default/media-${index}`,
+          clusterIP: `10.96.${index}.10`,
+          match: {
+            kind: 'ranges',
+            ranges: Array.from({ length: 1024 }, (_, position) => {
+              const port = first + 2 * position;
+              return { protocol: 'UDP' as const, from: port, to: port };
+            }),
+          },
+        },
+        ['10.244.0.1'],
+      );
+    const written = () => {
+      const changes = ruleset.pendingChanges();
+      for (const change of changes) ruleset.markWritten(change);
+      return changes.reduce((sum, change) => sum + writtenRuleCount(change), 0);
+    };
+    ruleset.update(
+      Array.from({ length: 8 }, (_, index) => ranged(index, 20_000)),
+      [],
+    );
+    assert.ok(written() > 8 * 2 * 69);
+    ruleset.update([ranged(3, 20_001)], []);
+    const changed = written();
+    assert.ok(changed < 2 * 80, `${changed} rules for one of eight VIPs in a leaf`);
+    ruleset.update([], ['default/media-3/IPv4']);
+    const removed = written();
+    assert.ok(removed < 30, `${removed} rules written after a VIP was removed`);
+    const chains = TABLES.flatMap(
+      (table) => ruleset.pendingChanges().find((each) => each.table === table)?.remove ?? [],
+    );
+    assert.deepEqual(chains, []);
   });
 
   it('recognises pods by interface when the local detector is a bridge or a name prefix', () => {

@@ -154,6 +154,26 @@ describe('trace: one packet through the iptables rules', () => {
     assert.equal(outcomes([wideRoute(), none], clientPacket({ port: 81 })).length, 2);
   });
 
+  it('decides by range, then by all ports, for a VIP with its own chain', () => {
+    const ranges = Array.from({ length: 400 }, (_, index) => {
+      const port = 20_000 + 2 * index;
+      return { protocol: 'TCP' as const, from: port, to: port };
+    });
+    const ranged = {
+      id: 'ranged',
+      name: 'default/ranged',
+      match: { kind: 'ranges', ranges },
+    } as const;
+    const none = { clusterEndpoints: [], localEndpoints: [], hasEndpointsAnywhere: false };
+    const served = outcomes([wideRoute(ranged)], clientPacket({ port: 20_798 }));
+    assert.match(served.join(), /port 20798/);
+    const refused = ['REJECT icmp-port-unreachable'];
+    assert.deepEqual(outcomes([wideRoute(ranged)], clientPacket({ port: 20_799 })), refused);
+    const shared = [wideRoute(), wideRoute({ ...ranged, ...none })];
+    assert.deepEqual(outcomes(shared, clientPacket({ port: 20_798 })), refused);
+    assert.match(outcomes(shared, clientPacket({ port: 20_799 })).join(), /port 20799/);
+  });
+
   it('drops clients outside the source ranges of a listed port, even if another has all ports', () => {
     const ranged = exact({ sourceRanges: ['198.51.100.0/24'] });
     assert.deepEqual(outcomes([wideRoute(), ranged], clientPacket()), ['DROP']);

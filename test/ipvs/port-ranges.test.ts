@@ -54,6 +54,29 @@ describe('port-ranges: port ranges in ipsets', () => {
     );
   });
 
+  it('looks at each range a few times, however many ranges of the VIP remain', () => {
+    let looks = 0;
+    const items = (first: number): EntryItem[] =>
+      Array.from({ length: 1024 }, (_, position) => ({
+        kind: 'entry',
+        set: 'KUBE-PORT-RANGES',
+        entry: {
+          ip: '203.0.113.1',
+          protocol: 'UDP',
+          get port() {
+            looks += 1;
+            return first + 10 * position;
+          },
+          portTo: first + 10 * position + 1,
+        },
+      }));
+    const index = new RangeIndex();
+    for (const each of items(20_000)) index.add(each);
+    const found = items(20_001).flatMap((each) => index.uncovered(each));
+    assert.deepEqual([found.length, found[0]?.port, found[0]?.portTo], [1024, 20_002, 20_002]);
+    assert.ok(looks < 100 * 1024, `${looks} looks at 2,048 ranges`);
+  });
+
   it("joins the kernel's ports to the fewest ranges, and finds ports with their marks", () => {
     fc.assert(
       fc.property(fc.array(item, { maxLength: 6 }), item, (all, one) => {

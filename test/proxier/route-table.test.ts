@@ -471,7 +471,7 @@ describe('route-table: the budget of ranges of a namespace', () => {
     const table = new RouteTable({
       nodeName: 'node-a',
       allPortsEnabled: true,
-      rangeBudget: 3,
+      rangeLimit: { max: 3, unit: 'ranges' },
       onChange: () => {},
     });
     table.upsert(ranged('young', '2026-02-01', '1/UDP,3/UDP'));

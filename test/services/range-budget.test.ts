@@ -26,11 +26,23 @@ describe('range-budget: what ranges cost', () => {
     assert.equal(rangeCost(ports({ ...sources, portsAnnotation: '1/UDP,3/UDP' })), 2 * (2 + 2));
     assert.equal(rangeCost(ports({ ...sources, ...owned })), 2 * (1 + 10 + 2));
   });
+
+  it('counts each port in a mode that writes ports one by one, also for each source', () => {
+    const cost = (fields: Partial<Service>) => rangeCost(ports(fields), 'ports');
+    assert.equal(cost({ portsAnnotation: 'all' }), 0);
+    assert.equal(cost({ portsAnnotation: '5060/UDP,8000-8999/TCP' }), 1001);
+    const sources = { loadBalancerSourceRanges: ['10.0.0.0/8', '192.0.2.0/24'] };
+    const balanced = {
+      type: 'LoadBalancer' as const,
+      loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' as const }],
+    };
+    assert.equal(cost({ ...balanced, ...sources, portsAnnotation: '1-10/UDP' }), 2 * 10 * 3);
+  });
 });
 
 describe('range-budget: Services of one namespace', () => {
   const build = () => {
-    const budget = new RangeBudget(10);
+    const budget = new RangeBudget({ max: 10, unit: 'ranges' });
     const refused = (...keys: string[]) => keys.filter((key) => budget.refusal(key) !== undefined);
     return { budget, refused };
   };
@@ -50,6 +62,15 @@ describe('range-budget: Services of one namespace', () => {
     // A younger one that fits is served.
     budget.replaceClaim('a/youngest', '2026-04-01', ranges(2));
     assert.deepEqual(refused('a/old', 'a/middle', 'a/young', 'a/youngest'), ['a/young']);
+  });
+
+  it('names the number of ports in a mode that writes ports one by one', () => {
+    const budget = new RangeBudget({ max: 10, unit: 'ports' });
+    budget.replaceClaim('a/x', '', ports({ portsAnnotation: '1-11/UDP' }));
+    assert.match(
+      budget.refusal('a/x')?.message ?? '',
+      /^11 ports of ranges are more than .* of the 10 /,
+    );
   });
 
   it('serves a refused Service once there is room', () => {

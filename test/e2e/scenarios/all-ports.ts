@@ -119,6 +119,38 @@ export const allPortsScenarios: readonly Scenario[] = [
     },
   },
   {
+    title: 'port ranges: as many as a Service may have',
+    async run(world) {
+      const vip = world.clusterIP(12);
+      const service = (first: number) =>
+        world.service('many', {
+          annotations: {
+            'portwide.dev/ports': Array.from({ length: 1024 }, (_, index) => {
+              const from = first + 10 * index;
+              return index % 3 === 0 ? `${from}-${from + 1}/UDP` : `${from}/UDP`;
+            }).join(),
+          },
+          spec: { clusterIPs: [vip] },
+        });
+      const served = [0, 1, 10, 20, 30, 31, 90, 91, 100, 5000, 10_200, 10_201, 10_210, 10_230];
+      const others = [-3, 2, 11, 21, 32, 101, 5001, 10_202, 10_211, 10_240];
+      for (const first of [20_000, 20_003]) {
+        await world.apply([service(first), world.slice('many', [world.pod(0)])]);
+        // A Service with so many ranges is written after the others.
+        await waitFor('the Service is served', async () => {
+          const { outcome } = await world.client.udp(vip, first + 10_230, SHORT);
+          return outcome === 'answered';
+        });
+        for (const offset of served) {
+          const port = first + offset;
+          assert.equal(answered(await world.client.udp(vip, port)).localPort, port);
+        }
+        for (const offset of others) refused(await world.client.udp(vip, first + offset));
+        refused(await world.client.tcp(vip, first));
+      }
+    },
+  },
+  {
     title: 'all-ports: without a ready endpoint every port is rejected, and the node never answers',
     async run(world) {
       const { node, client } = world;
