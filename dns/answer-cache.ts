@@ -52,7 +52,9 @@ export class AnswerCache {
     const { answer, lookups } = entry;
     const { serial } = zone;
     if (entry.serial === serial) return answer;
-    if (!lookups.every(([name, before]) => isSame(before, zone.lookup(name)))) {
+    if (
+      !lookups.every(([name, before]) => isSame(before, zone.lookup(name, before?.length ?? 0)))
+    ) {
       this.#entries.delete(key);
       return undefined;
     }

@@ -15,6 +15,7 @@ import {
   PLAIN_UDP_LENGTH,
   rcodeIn,
 } from './response.ts';
+import { TYPE } from './types.ts';
 import type { UpstreamAnswer } from './upstream-answer.ts';
 import {
   type Authority,
@@ -65,6 +66,11 @@ export type QueryHandler = (
 
 /** Bytes of an A record: a compression pointer, the fixed record fields, an IPv4 address. */
 const SHORTEST_RECORD = 16;
+/**
+ * Bytes of an SRV record of the zone, without the cluster domain: a compression pointer, the fixed
+ * fields of record and data, and the uncompressed name of a Service.
+ */
+const SHORTEST_SRV_RECORD = 2 + 10 + 6 + 'a.b.svc.'.length + 2;
 const NO_RESPONSE: HandlerResult = { response: undefined, served: undefined };
 
 export function createHandler({
@@ -104,7 +110,10 @@ export function createHandler({
       const cached = isPlain(query) ? cache.get(query, records) : undefined;
       if (cached !== undefined) return send(cached, 'zone');
       const { view, lookups } = recordLookups(records);
-      const zoneAnswer = answerFromZone(query, { ...authority, zone: view }, maxRecordsIn(limit));
+      const isSrv = query.type === TYPE.SRV;
+      const shortest = isSrv ? SHORTEST_SRV_RECORD + clusterDomain.length : SHORTEST_RECORD;
+      const maxRecords = maxRecordsIn(limit, shortest);
+      const zoneAnswer = answerFromZone(query, { ...authority, zone: view }, maxRecords);
       if (zoneAnswer?.isCacheable) {
         const encoded = encodeAnswer(query.question, zoneAnswer);
         cache.set(query, encoded, lookups, view.serial);
@@ -126,7 +135,10 @@ export function createHandler({
           : forwarder
               .resolve(zoneAnswer.externalTarget, query.type)
               .then((upstream) =>
-                write(appendUpstream(zoneAnswer, upstream, maxRecordsIn(limit)), by),
+                write(
+                  appendUpstream(zoneAnswer, upstream, maxRecordsIn(limit, SHORTEST_RECORD)),
+                  by,
+                ),
               );
       return pending.catch((error) => write({ rcode: rcodeOf(error) }, by)).catch(fail);
     } catch (error) {
@@ -140,8 +152,8 @@ const EMPTY = { authoritative: false, answers: [], authorities: [], additionals:
 /** A view of the zone that records all lookups, for the answer cache. */
 function recordLookups(zone: ZoneView): { readonly view: ZoneView; readonly lookups: Lookups } {
   const lookups = new Map<string, ReturnType<ZoneView['lookup']>>();
-  const lookup = (name: string) => {
-    const found = zone.lookup(name);
+  const lookup = (name: string, mostSrv?: number) => {
+    const found = zone.lookup(name, mostSrv);
     lookups.set(name, found);
     return found;
   };
@@ -159,8 +171,8 @@ function handled(
 }
 
 /** One more record than fits in a message, so that the response is marked as truncated. */
-function maxRecordsIn(length: number): number {
-  return Math.ceil(length / SHORTEST_RECORD) + 1;
+function maxRecordsIn(length: number, shortest: number): number {
+  return Math.ceil(length / shortest) + 1;
 }
 
 /** Whether the answer depends only on name and type, so that a cached answer may be used. */

@@ -1,6 +1,8 @@
 /** Records by name, and the names above them. Pure. */
+import { isDeepStrictEqual } from 'node:util';
 import { getOrCreate } from '../api/collections.ts';
-import { compareRecords, type DnsRecord } from './records.ts';
+import type { ObjectKey } from '../api/objects.ts';
+import { compareRecords, type DnsRecord, type SrvGroup, srvRecord } from './records.ts';
 
 const NO_RECORDS: readonly DnsRecord[] = [];
 /**
@@ -17,6 +19,9 @@ export const MAX_IMMUTABLE = 1000;
 export class RecordStore {
   /** Each list is sorted and not empty. */
   readonly #lists = new Map<string, DnsRecord[]>();
+  /** SRV records of EndpointSlices by name; no set is empty. */
+  readonly #srvGroups = new Map<string, Set<SrvGroup>>();
+  readonly #groupOfSlice = new Map<ObjectKey, SrvGroup>();
   /** How often a stored record was added besides the first time; usually no record has an entry. */
   readonly #duplicates = new Map<DnsRecord, number>();
   /**
@@ -31,15 +36,22 @@ export class RecordStore {
     this.#apexes = apexes;
   }
 
-  /** Records of a name, sorted; empty for an empty non-terminal, undefined if the name does not exist. */
-  get(name: string): readonly DnsRecord[] | undefined {
-    return this.#lists.get(name) ?? (this.#children.has(name) ? NO_RECORDS : undefined);
+  /**
+   * Records of a name, sorted; empty for an empty non-terminal, undefined if the name does not exist.
+   * @param mostSrv if the name has more SRV records of EndpointSlices, any `mostSrv` + 1 of them are
+   * returned. Repeated ones count, and are last.
+   */
+  get(name: string, mostSrv = Infinity): readonly DnsRecord[] | undefined {
+    const list = this.#lists.get(name);
+    const groups = this.#srvGroups.get(name);
+    if (groups !== undefined) return withSrv(list ?? NO_RECORDS, groups, name, mostSrv);
+    return list ?? (this.#children.has(name) ? NO_RECORDS : undefined);
   }
 
   get sizes() {
     return {
       /** Names that have records. */
-      names: this.#lists.size,
+      names: this.#lists.size + this.#srvGroups.size,
       /** Names with names below them, which exist even without records (empty non-terminals). */
       parents: this.#children.size,
     };
@@ -91,6 +103,31 @@ export class RecordStore {
     return hasChanged;
   }
 
+  /**
+   * Replaces the SRV records of an EndpointSlice.
+   * @returns whether they differ from those before.
+   */
+  setSrvGroup(slice: ObjectKey, group: SrvGroup | undefined): boolean {
+    const before = this.#groupOfSlice.get(slice);
+    const after = group?.ports.size === 0 || group?.targets.length === 0 ? undefined : group;
+    if (isDeepStrictEqual(before, after)) return false;
+    if (after === undefined) this.#groupOfSlice.delete(slice);
+    else this.#groupOfSlice.set(slice, after);
+    // Add first: then a name of both exists all the time.
+    for (const name of after?.ports.keys() ?? []) {
+      const existed = this.#exists(name);
+      getOrCreate(this.#srvGroups, name, () => new Set()).add(after as SrvGroup);
+      this.#updateParent(name, existed);
+    }
+    for (const name of before?.ports.keys() ?? []) {
+      const groups = this.#srvGroups.get(name);
+      groups?.delete(before as SrvGroup);
+      if (groups?.size === 0) this.#srvGroups.delete(name);
+      this.#updateParent(name, true);
+    }
+    return true;
+  }
+
   #forgetDuplicate(record: DnsRecord): boolean {
     const count = this.#duplicates.get(record);
     if (count === undefined) return false;
@@ -101,25 +138,33 @@ export class RecordStore {
 
   #change(name: string, change: (list: DnsRecord[]) => void): void {
     const before = this.#lists.get(name);
-    const isNew = before === undefined;
+    const existed = this.#exists(name);
     const isLong = before !== undefined && before.length > MAX_IMMUTABLE;
     const list = isLong ? before : [...(before ?? [])];
     change(list);
     if (list.length === 0) this.#lists.delete(name);
     // A copy has no spare capacity.
     else if (!isLong) this.#lists.set(name, list.slice());
-    if (this.#children.has(name)) return;
-    if (isNew) this.#countInParent(name);
-    else if (list.length === 0) this.#uncountInParent(name);
+    this.#updateParent(name, existed);
+  }
+
+  #exists(name: string): boolean {
+    return this.#lists.has(name) || this.#srvGroups.has(name) || this.#children.has(name);
+  }
+
+  #updateParent(name: string, existed: boolean): void {
+    const exists = this.#exists(name);
+    if (exists && !existed) this.#countInParent(name);
+    else if (existed && !exists) this.#uncountInParent(name);
   }
 
   /** Counts a new name in its parent. The first child makes the parent exist. */
   #countInParent(name: string): void {
     if (this.#apexes.has(name)) return;
     const parent = parentOf(name);
-    const count = this.#children.get(parent) ?? 0;
-    this.#children.set(parent, count + 1);
-    if (count === 0 && !this.#lists.has(parent)) this.#countInParent(parent);
+    const existed = this.#exists(parent);
+    this.#children.set(parent, (this.#children.get(parent) ?? 0) + 1);
+    this.#updateParent(parent, existed);
   }
 
   #uncountInParent(name: string): void {
@@ -131,7 +176,34 @@ export class RecordStore {
       return;
     }
     this.#children.delete(parent);
-    if (!this.#lists.has(parent)) this.#uncountInParent(parent);
+    this.#updateParent(parent, true);
+  }
+}
+
+/** Records of a name together with its SRV records of EndpointSlices. */
+function withSrv(
+  list: readonly DnsRecord[],
+  groups: ReadonlySet<SrvGroup>,
+  name: string,
+  mostSrv: number,
+): readonly DnsRecord[] {
+  const records = [...list];
+  for (const record of srvRecordsOf(groups, name)) {
+    if (records.length > list.length + mostSrv) break;
+    records.push(record);
+  }
+  const isCut = records.length > list.length + mostSrv;
+  const unique: DnsRecord[] = [];
+  const repeated: DnsRecord[] = [];
+  for (const record of records.sort(compareRecords))
+    (isSame(unique.at(-1), record) ? repeated : unique).push(record);
+  return isCut ? [...unique, ...repeated] : unique;
+}
+
+function* srvRecordsOf(groups: ReadonlySet<SrvGroup>, name: string): Iterable<DnsRecord> {
+  for (const { ports, targets } of groups) {
+    for (const port of ports.get(name) ?? [])
+      for (const target of targets) yield srvRecord(name, port, target);
   }
 }
 

@@ -3,7 +3,7 @@
  */
 import { familyOf } from '../api/addresses.ts';
 import { ALL_PORT_FEATURES, portScheme } from '../api/all-ports.ts';
-import { compareText } from '../api/collections.ts';
+import { compareText, getOrCreate } from '../api/collections.ts';
 import { InvalidObject } from '../api/errors.ts';
 import type { EndpointSlice, Protocol, Service } from '../api/objects.ts';
 import { isDnsLabel } from '../api/read-name.ts';
@@ -39,10 +39,22 @@ export type DnsRecord =
  */
 export const SCHEMA_VERSION = '1.1.0';
 
+/**
+ * SRV records of one EndpointSlice: under each name, one for each of its ports and each target. 1,000
+ * endpoints with 100 ports have 100,000 records, so the records are made when a query asks for them.
+ */
+export interface SrvGroup {
+  /** Port numbers by name of the records. */
+  readonly ports: ReadonlyMap<string, readonly number[]>;
+  readonly targets: readonly string[];
+}
+
 /** DNS records of one Service, or of a part of it. */
 export interface ServiceRecords {
   /** May have duplicates: an endpoint may be in two slices while its controller moves it. */
   readonly records: readonly DnsRecord[];
+  /** SRV records that are not in `records`. May have duplicates. */
+  readonly srvGroup?: SrvGroup;
   /**
    * Fields from which no record could be made, with the reason: a name is too long or invalid.
    */
@@ -102,9 +114,9 @@ export function sliceRecords(
   const draft: Draft = { records: [], problems: [] };
   const name = nameOf(service, clusterDomain);
   // A name that is too long is a problem of the Service, not of each slice.
-  if (hasEndpointRecords(service) && lengthProblem(name) === undefined)
-    addEndpoints(draft, service, slice, name);
-  return draft;
+  if (!hasEndpointRecords(service) || lengthProblem(name) !== undefined) return draft;
+  const srvGroup = addEndpoints(draft, service, slice, name);
+  return { ...draft, srvGroup };
 }
 
 /** The fields of a Service that its records depend on, together with its slices. */
@@ -136,7 +148,7 @@ function addClusterIPs(draft: Draft, service: Service, object: string, name: str
   }
   if (service.clusterIPs.length === 0 || !hasListedPorts(service)) return;
   for (const { srvName, port } of srvNames(draft, service.ports, name, object, 'spec.ports')) {
-    addSrv(draft, srvName, port, name);
+    add(draft, srvRecord(srvName, port, name));
   }
 }
 
@@ -144,9 +156,18 @@ function addClusterIPs(draft: Draft, service: Service, object: string, name: str
  * Section 2.4: headless Services. Port numbers come from the slices, as in CoreDNS: the client
  * connects to the endpoint itself, which listens on the target port.
  */
-function addEndpoints(draft: Draft, service: Service, slice: EndpointSlice, name: string): void {
+function addEndpoints(
+  draft: Draft,
+  service: Service,
+  slice: EndpointSlice,
+  name: string,
+): SrvGroup {
   const object = `EndpointSlice ${slice.key}`;
-  const ports = hasListedPorts(service) ? srvNames(draft, slice.ports, name, object, 'ports') : [];
+  const ports = new Map<string, number[]>();
+  const listed = hasListedPorts(service) ? slice.ports : [];
+  for (const { srvName, port } of srvNames(draft, listed, name, object, 'ports'))
+    getOrCreate(ports, srvName, () => []).push(port);
+  const targets: string[] = [];
   for (const [index, { address, ready, hostname }] of slice.endpoints.entries()) {
     // With publishNotReadyAddresses, the EndpointSlice controller marks all endpoints ready;
     // hand-written manifests may not.
@@ -156,8 +177,9 @@ function addEndpoints(draft: Draft, service: Service, slice: EndpointSlice, name
     if (!fitsInMessage(draft, host, object, `endpoints[${index}].hostname`)) continue;
     addAddress(draft, host, address);
     add(draft, { name: reverseName(address), type: 'PTR', data: host });
-    for (const { srvName, port } of ports) addSrv(draft, srvName, port, host);
+    targets.push(host);
   }
+  return { ports, targets };
 }
 
 /** Section 2.5: ExternalName Services. The API server accepts a final dot in `externalName`. */
@@ -186,12 +208,9 @@ function srvNames(
   });
 }
 
-/**
- * Adds an SRV record. All targets have the same priority and weight, which CoreDNS gives to a single
- * target.
- */
-function addSrv(draft: Draft, name: string, port: number, target: string): void {
-  add(draft, { name, type: 'SRV', data: { priority: 0, weight: 100, port, target } });
+/** All targets have the same priority and weight, which CoreDNS gives to a single target. */
+export function srvRecord(name: string, port: number, target: string): DnsRecord {
+  return { name, type: 'SRV', data: { priority: 0, weight: 100, port, target } };
 }
 
 function addAddress(draft: Draft, name: string, address: string): void {

@@ -6,7 +6,7 @@ import { encode } from 'dns-packet';
 import { type BadQuery, type DnsQuery, HEADER_LENGTH, RCODES, type Rcode } from './query.ts';
 import { TYPE } from './types.ts';
 import { endOfName, RECORD_HEAD_LENGTH } from './wire.ts';
-import type { ZoneAnswer } from './zone-answer.ts';
+import type { ResourceRecord, ZoneAnswer } from './zone-answer.ts';
 
 /** Flags in the second 16 bits of the header (RFC 1035, 4.1.1). */
 export const FLAG = { QR: 0x8000, AA: 0x400, TC: 0x200, RD: 0x100, RA: 0x80 } as const;
@@ -85,28 +85,29 @@ export function encodeAnswer(question: Buffer, sections: AnswerSections): Encode
     addressCount,
   };
   if (count === 0) return { ...head, bytes: Buffer.alloc(0) };
-  const encoded = encode({
-    answers: [...answers],
-    authorities: [...authorities],
-    additionals: [...additionals],
-  });
-  // The records with compressed names are never longer than dns-packet's output.
-  const bytes = Buffer.allocUnsafe(encoded.length);
+  const records = [...answers, ...authorities, ...additionals];
+  const encoded = encode({ answers: records.map(withoutRepeatedName) });
+  // The records with compressed names are never longer than with whole names.
+  const repeated = records.filter(hasRepeatedName);
+  const lengths = repeated.map(({ name }) => name.length + 1);
+  const bytes = Buffer.allocUnsafe(encoded.length + lengths.reduce((sum, each) => sum + each, 0));
   const names = new NameCompressor(bytes, question);
   let from = HEADER_LENGTH;
   let at = 0;
+  let owner = { start: from, end: from };
   let set = { key: '', first: 0 };
-  for (let index = 0; index < count; index++) {
+  for (const [index, { name, type }] of records.entries()) {
     const nameEnd = endOfName(encoded, from);
     if (nameEnd === undefined)
       throw new RangeError('dns-packet encoded a name that cannot be parsed');
-    const key = keyOf(encoded, from, nameEnd + 2);
+    if (name !== records[index - 1]?.name) owner = { start: from, end: nameEnd };
+    const key = `${type} ${name.toLowerCase()}`;
     const isFirstAdditional = index === counts[0] + counts[1];
     if (key !== set.key || isFirstAdditional) set = { key, first: index };
     rrsetStarts.push(set.first);
     const data = nameEnd + RECORD_HEAD_LENGTH;
     const end = data + encoded.readUInt16BE(nameEnd + 8);
-    at = names.write(encoded, from, nameEnd, at);
+    at = names.write(encoded, owner.start, owner.end, at);
     encoded.copy(bytes, at, nameEnd, end);
     // The target of an alias owns the records that follow, so their names become pointers.
     if (encoded.readUInt16BE(nameEnd) === TYPE.CNAME) {
@@ -117,6 +118,23 @@ export function encodeAnswer(question: Buffer, sections: AnswerSections): Encode
     from = end;
   }
   return { ...head, bytes: bytes.subarray(0, at) };
+}
+
+/** Encoding the same name again takes most of the time of a long answer: the root stands for it. */
+function withoutRepeatedName(
+  record: ResourceRecord,
+  index: number,
+  all: readonly ResourceRecord[],
+): ResourceRecord {
+  return hasRepeatedName(record, index, all) ? { ...record, name: '.' } : record;
+}
+
+function hasRepeatedName(
+  { name }: ResourceRecord,
+  index: number,
+  all: readonly ResourceRecord[],
+): boolean {
+  return name === all[index - 1]?.name;
 }
 
 interface ResponseOptions {

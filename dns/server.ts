@@ -168,7 +168,9 @@ export class DnsServer {
 
   async #listenTcp(address: string, port: number): Promise<Server> {
     const family = familyOf(address);
-    const server = createServer({ allowHalfOpen: true, noDelay: true }, (socket: TcpSocket) => {
+    const { blockList } = this.#connections;
+    const options = { allowHalfOpen: true, noDelay: true, blockList };
+    const server = createServer(options, (socket: TcpSocket) => {
       this.#connections.add(socket, (query) => this.#answer(query, 'tcp', family));
     });
     server.listen({ host: address, port, ipv6Only: family === 'IPv6' });

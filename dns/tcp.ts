@@ -1,6 +1,6 @@
 /** DNS over TCP: messages with a length prefix (RFC 1035, 4.2.2; RFC 7766). */
 import { once } from 'node:events';
-import type { Socket } from 'node:net';
+import type { BlockList, Socket } from 'node:net';
 import { type ConnectionLimits, Connections } from '../process/connections.ts';
 import { HEADER_LENGTH, MAX_QUERY_LENGTH } from './query.ts';
 
@@ -34,6 +34,11 @@ export class TcpConnections {
 
   get size(): number {
     return this.#bounded.size;
+  }
+
+  /** Of the sockets that listen; see `Connections`. */
+  get blockList(): BlockList {
+    return this.#bounded.blockList;
   }
 
   /** Answers queries on a socket until it closes. The socket must allow half-open connections. */

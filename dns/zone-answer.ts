@@ -92,7 +92,7 @@ export function answerFromZone(
   if (apex === undefined) return undefined;
   // Until all Services and EndpointSlices are listed, a missing name may still appear.
   if (!zone.isSynced) return errorAnswer('SERVFAIL');
-  const records = lookup(query.name, authority);
+  const records = lookup(query.name, authority, mostSrvFor(query, maxRecords));
   if (records === undefined && apex !== zone.clusterDomain) return undefined;
   return followAliases(query, records, apex, authority, maxRecords);
 }
@@ -139,7 +139,7 @@ function followAliases(
         isCacheable: false,
       };
     }
-    records = lookup(alias.data, authority);
+    records = lookup(alias.data, authority, mostSrvFor(query, maxRecords));
     isOfZone &&= !isOfServer(alias.data);
   }
   const isAddress = query.type === TYPE.A || query.type === TYPE.AAAA;
@@ -154,7 +154,7 @@ function followAliases(
     rcode: 'NOERROR',
     answers: [...aliases, ...found],
     authorities: found.length === 0 ? negative() : NO_RECORDS,
-    additionals: targetsOf(found).flatMap((target) => addressesOf(target, authority, maxRecords)),
+    additionals: additionalsOf(found, authority, maxRecords),
     addressCount: isAddress ? found.length : 0,
     isCacheable: isOfZone && !isCut,
   };
@@ -233,6 +233,20 @@ function targetsOf(records: readonly ResourceRecord[]): readonly string[] {
   return targets.length < 2 ? targets : [...new Set(targets)].slice(0, MAX_TARGETS);
 }
 
+/** Address records of targets, until there are more than fit. */
+function additionalsOf(
+  found: readonly ResourceRecord[],
+  authority: Authority,
+  maxRecords: number,
+): readonly ResourceRecord[] {
+  const additionals: ResourceRecord[] = [];
+  for (const target of targetsOf(found)) {
+    if (additionals.length > maxRecords) break;
+    additionals.push(...addressesOf(target, authority, maxRecords));
+  }
+  return additionals;
+}
+
 /** None if they do not fit: a client could not detect that some are missing (RFC 2181, 9). */
 function addressesOf(
   name: string,
@@ -249,8 +263,13 @@ function addressesOf(
 /**
  * Records of the zone, plus the SOA and NS records and the address records of this server. Sorted
  * by type.
+ * @param mostSrv as in `RecordStore.get`.
  */
-function lookup(name: string, authority: Authority): readonly ZoneRecord[] | undefined {
+function lookup(
+  name: string,
+  authority: Authority,
+  mostSrv = 0,
+): readonly ZoneRecord[] | undefined {
   const { zone, ttl, nameservers } = authority;
   const { clusterDomain } = zone;
   if (name === clusterDomain) {
@@ -263,7 +282,11 @@ function lookup(name: string, authority: Authority): readonly ZoneRecord[] | und
       .sort(compareRecords);
   }
   if (name === `dns.${clusterDomain}`) return NO_RECORDS;
-  return zone.lookup(name);
+  return zone.lookup(name, mostSrv);
+}
+
+function mostSrvFor({ type }: DnsQuery, maxRecords: number): number {
+  return type === TYPE.SRV ? maxRecords : 0;
 }
 
 /** Name of this server in NS and SOA records. CoreDNS uses the same name for itself. */

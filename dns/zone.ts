@@ -103,11 +103,12 @@ export class Zone implements ObjectSink {
    * All records of a name (lower-case, no final dot). An empty list means that the name exists
    * without records (NODATA), possibly as an empty non-terminal. undefined means that the name does
    * not exist (NXDOMAIN). Do not keep a list longer than `MAX_IMMUTABLE`.
+   * @param mostSrv as in `RecordStore.get`.
    */
-  lookup(name: string): readonly DnsRecord[] | undefined {
+  lookup(name: string, mostSrv?: number): readonly DnsRecord[] | undefined {
     return (
       this.#shown.get(name) ??
-      this.#records.get(name) ??
+      this.#records.get(name, mostSrv) ??
       this.#staticRecords.get(name) ??
       podRecords(name, this.clusterDomain)
     );
@@ -118,7 +119,7 @@ export class Zone implements ObjectSink {
     return this.#unsynced.size === 0;
   }
 
-  /** SOA serial. Starts at 1 and increases with every change of the records. */
+  /** SOA serial. Starts at 1 and increases with every change of the records, and may do so without. */
   get serial(): number {
     return this.#serial;
   }
@@ -179,8 +180,9 @@ export class Zone implements ObjectSink {
       if (left <= 0) return false;
       transition.slices.delete(slice);
       const [before, after] = [this.#ofSlice(stored, slice), this.#ofSlice(service, slice)];
-      this.#replace(before, after);
-      left -= slice.endpoints.length + before.records.length + after.records.length;
+      this.#replace(before, after, slice.key);
+      left -= slice.endpoints.length + slice.ports.length;
+      left -= before.records.length + after.records.length;
     }
     this.#transitions.delete(key);
     this.#show(transition, NO_RECORDS);
@@ -249,7 +251,8 @@ export class Zone implements ObjectSink {
     if (isRemaining) remaining?.delete(before);
     // Endpoints of other Services have no records, so their frequent changes need no update.
     if (!hasEndpointRecords(stored) && !hasEndpointRecords(service)) return;
-    this.#replace(this.#ofSlice(stored, before), this.#ofSlice(service, after));
+    const key = (after ?? before)?.key;
+    this.#replace(this.#ofSlice(stored, before), this.#ofSlice(service, after), key);
   }
 
   #entry(key: ObjectKey): Entry {
@@ -270,11 +273,13 @@ export class Zone implements ObjectSink {
     return sliceRecords(service, slice, this.clusterDomain);
   }
 
-  #replace(before: ServiceRecords, after: ServiceRecords): void {
+  /** @param slice the EndpointSlice whose records these are; undefined for a Service's own. */
+  #replace(before: ServiceRecords, after: ServiceRecords, slice?: ObjectKey): void {
     // Add first: then a record of both stays where it is.
     const hasAdded = this.#records.add(after.records);
     const hasRemoved = this.#records.remove(before.records);
-    if (hasAdded || hasRemoved) this.#serial += 1;
+    const hasSrvChanged = slice !== undefined && this.#records.setSrvGroup(slice, after.srvGroup);
+    if (hasAdded || hasRemoved || hasSrvChanged) this.#serial += 1;
     if (after.problems.length === 0) return;
     const known = new Set(before.problems.map(({ message }) => message));
     for (const problem of after.problems) {

@@ -1,5 +1,5 @@
 /** Bounds the connections of listening servers. */
-import type { Socket } from 'node:net';
+import { BlockList, type Socket, type SocketAddress } from 'node:net';
 import { isLoopback } from '../api/addresses.ts';
 
 export interface ConnectionLimits {
@@ -32,8 +32,10 @@ const GRACE = 2000;
 /**
  * Open connections of one or more servers. A connection is idle when all its requests have been
  * answered, or none came within `GRACE`. A new connection beyond `perClient` closes idle
- * connections of the same client. If they are all busy, they may be more: a load balancer probes
- * many ports at once, and many pods may have one address. A new connection beyond `total` closes
+ * connections of the same client. If they are all busy, they may be more, up to half of `total`: a
+ * load balancer probes many ports at once, and many pods may have one address. Others are refused
+ * before Node.js makes sockets of them, because each socket leaves more than a kilobyte of garbage
+ * that only a major garbage collection removes. A new connection beyond `total` closes
  * another one: of the client with the most connections if they are more than `perClient`, otherwise
  * of all. So neither one client nor many can keep others out, and file descriptors and memory stay
  * bounded without a timeout that would close the connections of slow clients.
@@ -44,6 +46,8 @@ export class Connections {
   /** Ordered by last activity, oldest first. */
   readonly #open = new Map<Socket, Connection>();
   readonly #counts = new Map<string, number>();
+  /** Belongs to each server: refuses connections beyond the limits of a client. */
+  readonly blockList: BlockList = new Refusals((client) => this.#refuses(client));
 
   constructor(limits: ConnectionLimits, now = () => performance.now()) {
     this.#limits = limits;
@@ -56,8 +60,7 @@ export class Connections {
 
   /** Adds an accepted connection. Its socket removes itself when it closes. */
   add(socket: Socket): void {
-    const client = clientOf(socket);
-    if (client !== SHARED) this.#closeIdle(client);
+    const client = clientAt(socket.remoteAddress);
     if (this.size >= this.#limits.total) this.#closeOldest(this.#largestClient());
     this.#open.set(socket, { client, accepted: this.#now(), pending: 0, hasAnswered: false });
     this.#counts.set(client, this.#countOf(client) + 1);
@@ -78,6 +81,13 @@ export class Connections {
     connection.hasAnswered = true;
     this.#open.delete(socket);
     this.#open.set(socket, connection);
+  }
+
+  /** Makes room for a connection of a client, if necessary. @returns whether there is none. */
+  #refuses(client: string): boolean {
+    if (client === SHARED) return false;
+    this.#closeIdle(client);
+    return this.#countOf(client) >= this.#limits.total / 2;
   }
 
   #countOf(client: string): number {
@@ -147,7 +157,21 @@ export class Connections {
   }
 }
 
-function clientOf({ remoteAddress }: Socket): string {
+/** Node.js asks a block list about each connection, before it makes a socket. */
+class Refusals extends BlockList {
+  readonly #refuses: (client: string) => boolean;
+
+  constructor(refuses: (client: string) => boolean) {
+    super();
+    this.#refuses = refuses;
+  }
+
+  override check(given: SocketAddress | string): boolean {
+    return this.#refuses(clientAt(typeof given === 'string' ? given : given.address));
+  }
+}
+
+function clientAt(remoteAddress: string | undefined): string {
   // A socket for both families has IPv4 clients as IPv4-mapped addresses (RFC 4291, 2.5.5.2).
   const address = remoteAddress?.replace(/^::ffff:/, '');
   return address === undefined || isLoopback(address) ? SHARED : address;

@@ -38,6 +38,8 @@ export class Listener extends RetryingServer {
           response.once('close', () => connections.end(socket));
           onRequest(request, response);
         });
+        // An option of `net.createServer` that `http.createServer` does not pass on.
+        Object.assign(server, { blockList: connections.blockList });
         server.on('connection', (socket) => connections.add(socket));
         return server;
       },

@@ -208,7 +208,7 @@ describe('incremental: Zone', () => {
           const isNew = Object.entries(after).some(
             ([name, lines]) => JSON.stringify(lines) !== JSON.stringify(before[name]),
           );
-          assert.equal(zone.serial > serial, isNew);
+          if (isNew) assert.ok(zone.serial > serial);
           for (const [name, records] of names) assert.deepEqual(zone.lookup(name), records, name);
           // Names that no longer exist, except static ones.
           const gone = [...everSeen].filter((name) => !names.has(name));

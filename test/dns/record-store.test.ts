@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
+import { isDeepStrictEqual } from 'node:util';
 import fc from 'fast-check';
 import { MAX_IMMUTABLE, RecordStore } from '../../dns/record-store.ts';
-import type { DnsRecord } from '../../dns/records.ts';
+import { type DnsRecord, type SrvGroup, srvRecord } from '../../dns/records.ts';
+import { byName } from './zone-fixtures.ts';
 
 const NAME = 'web.default.svc.cluster.local';
 const store = () => new RecordStore(new Set(['cluster.local']));
@@ -55,6 +57,42 @@ describe('record-store: RecordStore', () => {
         assert.deepEqual(records.sizes, { names: 0, parents: 0 });
       }),
       { seed: 35, numRuns: 200 },
+    );
+  });
+
+  it('has the SRV records of all slices, or one more than wanted, repeated ones last', () => {
+    const group = fc.record({
+      ports: fc.array(fc.nat(3), { minLength: 1, maxLength: 2 }),
+      targets: fc.array(fc.constantFrom('a', 'b', 'c', 'd'), { minLength: 1, maxLength: 4 }),
+    });
+    const change = fc.tuple(fc.constantFrom('s', 't', 'u'), fc.option(group, { nil: undefined }));
+    const name = `_http._tcp.${NAME}`;
+    fc.assert(
+      fc.property(fc.array(change, { maxLength: 10 }), fc.nat(20), (changes, most) => {
+        const records = store();
+        const groups = new Map<string, SrvGroup>();
+        for (const [slice, each] of changes) {
+          const made = each && { ports: new Map([[name, each.ports]]), targets: each.targets };
+          records.setSrvGroup(slice, made);
+          if (made === undefined) groups.delete(slice);
+          else groups.set(slice, made);
+        }
+        const all = [...groups.values()].flatMap(({ ports, targets }) =>
+          (ports.get(name) ?? []).flatMap((port) =>
+            targets.map((target) => srvRecord(name, port, target)),
+          ),
+        );
+        const expected = byName(all).get(name);
+        assert.deepEqual(records.get(name), expected);
+        const some = records.get(name, most);
+        if (all.length <= most) assert.deepEqual(some, expected);
+        else assert.equal(some?.length, most + 1);
+        for (const each of some ?? []) assert.ok(all.some((one) => isDeepStrictEqual(one, each)));
+        assert.equal(records.get(`_tcp.${NAME}`)?.length, all.length === 0 ? undefined : 0);
+        for (const slice of groups.keys()) records.setSrvGroup(slice, undefined);
+        assert.deepEqual(records.sizes, { names: 0, parents: 0 });
+      }),
+      { seed: 35, numRuns: 300 },
     );
   });
 

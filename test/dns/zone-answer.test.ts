@@ -113,6 +113,19 @@ describe('zone-answer: answerFromZone()', () => {
     );
   });
 
+  it('adds addresses of targets only until no more fit in the message', () => {
+    const names = Array.from({ length: 100 }, (_, index) => `db-${index}.${DB}`);
+    const name = `_sql._tcp.${DB}`;
+    const addresses = names.flatMap((each) =>
+      Array.from({ length: 50 }, (_, index) => a(each, `10.0.0.${index}`)),
+    );
+    const zone = fakeZone([...names.map((each) => srv(name, 5432, each)), ...addresses]);
+    const read = readQuery(queryBytes(name, 'SRV'));
+    assert.ok(read !== undefined && 'name' in read);
+    const answer = answerFromZone(read, authority(zone), 120);
+    assert.deepEqual([answer?.answers.length, answer?.additionals.length], [100, 150]);
+  });
+
   it('adds the addresses of the name servers', () => {
     const of = authority(ZONE, { nameservers: () => ['192.0.2.1', '2001:db8::1'] });
     const additionals = [

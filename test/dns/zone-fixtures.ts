@@ -7,6 +7,7 @@ import {
   type ServiceRecords,
   serviceRecords,
   sliceRecords,
+  srvRecord,
 } from '../../dns/records.ts';
 import { Zone } from '../../dns/zone.ts';
 
@@ -30,9 +31,16 @@ export function allRecords(
     ...slices.map((slice) => sliceRecords(service, slice, clusterDomain)),
   ];
   return {
-    records: parts.flatMap(({ records }) => records),
+    records: parts.flatMap((part) => [...part.records, ...srvRecordsOf(part)]),
     problems: parts.flatMap(({ problems }) => problems),
   };
+}
+
+function srvRecordsOf({ srvGroup }: ServiceRecords): readonly DnsRecord[] {
+  const { ports = [], targets = [] } = srvGroup ?? {};
+  return [...ports].flatMap(([name, numbers]) =>
+    numbers.flatMap((port) => targets.map((target) => srvRecord(name, port, target))),
+  );
 }
 
 /** Records by name, sorted, without duplicates. */

@@ -2,12 +2,13 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { EndpointSlice, Service } from '../../api/objects.ts';
+import { createHandler } from '../../dns/handler.ts';
 import { readQuery } from '../../dns/query.ts';
-import type { DnsRecord } from '../../dns/records.ts';
+import { type DnsRecord, sliceRecords } from '../../dns/records.ts';
 import { Zone } from '../../dns/zone.ts';
 import { answerFromZone } from '../../dns/zone-answer.ts';
 import { endpoint, service, slice } from '../fixtures.ts';
-import { authority, queryBytes } from './messages.ts';
+import { authority, queryBytes, readReply } from './messages.ts';
 import { ask, zoneWith } from './zone-fixtures.ts';
 
 const HEADLESS = service({ headless: true, clusterIPs: [] });
@@ -142,6 +143,59 @@ describe('zone: work of a change and of a query', () => {
       assert.deepEqual(ask(zone, NAME, 'CNAME'), alias);
     });
     assert.ok(turns > 5 && zone.serial > start, `${turns}`);
+  });
+
+  it('has records for endpoints and for ports, not for each endpoint with each port', () => {
+    const endpoints = Array.from({ length: 1000 }, (_, index) =>
+      endpoint(`10.0.${index >> 8}.${index & 255}`),
+    );
+    const ports = Array.from({ length: 100 }, (_, index) => ({
+      name: `p${index}`,
+      protocol: 'TCP' as const,
+      port: 1000 + index,
+    }));
+    const { records } = sliceRecords(HEADLESS, slice(endpoints, { ports }), 'cluster.local');
+    // Two addresses and a reverse name of each endpoint.
+    assert.equal(records.length, 3 * endpoints.length);
+    const zone = zoneWith([HEADLESS, slice(endpoints, { ports })]);
+    assert.equal(zone.lookup(`_p99._tcp.${NAME}`)?.length, endpoints.length);
+  });
+
+  it('visits a part of the SRV targets that fits in the message', () => {
+    const zone = syncedZone();
+    const name = `_http._tcp.${NAME}`;
+    let given = 0;
+    const lookup: Zone['lookup'] = (...args) => {
+      const found = zone.lookup(...args);
+      given += found?.length ?? 0;
+      return found;
+    };
+    const { clusterDomain, isSynced, serial } = zone;
+    const handle = createHandler({
+      authority: authority({ clusterDomain, isSynced, serial, lookup }),
+      onInternalError: (error) => assert.fail(String(error)),
+    });
+    for (const [transport, limit] of [
+      ['tcp', 65_535],
+      ['udp', 512],
+    ] as const) {
+      for (const type of ['SRV', 'A', 'ANY']) {
+        given = 0;
+        const result = handle(queryBytes(name, type), transport);
+        assert.ok('response' in result && result.response !== undefined);
+        const { response } = result;
+        assert.ok(response.length <= limit);
+        const { flags, answers } = readReply(response);
+        if (type !== 'SRV') {
+          assert.ok(given <= 1, `${type}: ${given} records`);
+          continue;
+        }
+        assert.match(flags, /\btc\b/);
+        // Besides the answers, addresses of at most a hundred targets.
+        assert.ok(given <= 2 * answers.length + 100, `${given} records for ${answers.length}`);
+        assert.equal(new Set(answers).size, answers.length);
+      }
+    }
   });
 
   it('visits a part of the records that fits in the message', () => {

@@ -34,7 +34,9 @@ describe('connections: bounds', () => {
   const accept = (address?: string) => {
     const fake = new FakeSocket(address);
     const socket = fake as unknown as Socket;
-    connections.add(socket);
+    // As a server does.
+    fake.isOpen = address === undefined || !connections.blockList.check(address);
+    if (fake.isOpen) connections.add(socket);
     return {
       fake,
       begin: () => connections.begin(socket),
@@ -59,6 +61,7 @@ describe('connections: bounds', () => {
   });
 
   it('keeps connections of one client whose first requests have not been answered', () => {
+    connections = new Connections({ total: 8, perClient: 2 }, () => now);
     const all = ['1', '1', '1', '1'].map((each) => accept(`10.0.0.${each}`));
     for (const { begin } of all.slice(2)) begin();
     assert.deepEqual(states(all), [true, true, true, true]);
@@ -68,6 +71,7 @@ describe('connections: bounds', () => {
   });
 
   it('closes all idle connections above the number that a client may keep', () => {
+    connections = new Connections({ total: 8, perClient: 2 }, () => now);
     const all = [1, 2, 3, 4].map(() => accept('10.0.0.1'));
     waitLong();
     const next = accept('10.0.0.1');
@@ -75,13 +79,23 @@ describe('connections: bounds', () => {
   });
 
   it('closes connections of the client with the most, though they are new', () => {
+    connections = new Connections({ total: 8, perClient: 2 }, () => now);
     const other = accept('10.0.0.2');
     other.begin();
     other.end();
-    const flood = [1, 2, 3, 4].map(() => accept('10.0.0.1'));
-    assert.deepEqual(states([other, ...flood]), [true, false, true, true, true]);
-    const another = accept('10.0.0.3');
-    assert.deepEqual(states([other, another, ...flood.slice(1)]), [true, true, false, true, true]);
+    const flood = ['1', '1', '1', '1', '3', '3', '3'].map((each) => accept(`10.0.0.${each}`));
+    const another = accept('10.0.0.4');
+    const expected = [true, true, false, true, true, true, true, true, true];
+    assert.deepEqual(states([other, another, ...flood]), expected);
+  });
+
+  it('refuses connections of one client beyond half of all, until some are idle', () => {
+    const other = accept('10.0.0.2');
+    const flood = [1, 2, 3, 4].map(() => accept('::ffff:10.0.0.1'));
+    assert.deepEqual(states([other, ...flood]), [true, true, true, false, false]);
+    waitLong();
+    const next = accept('10.0.0.1');
+    assert.deepEqual(states([other, ...flood.slice(0, 2), next]), [true, false, true, true]);
   });
 
   it('spares a connection with a request, and one with a recent request', () => {
@@ -109,9 +123,9 @@ describe('connections: bounds', () => {
   });
 
   it('closes the oldest connection when all have requests', () => {
-    const all = [1, 2, 3, 4].map(() => accept('10.0.0.1'));
+    const all = ['1', '1', '2', '2'].map((each) => accept(`10.0.0.${each}`));
     for (const { begin } of all) begin();
-    const last = accept('10.0.0.1');
+    const last = accept('10.0.0.3');
     assert.deepEqual(states([...all, last]), [false, true, true, true, true]);
   });
 

@@ -9,6 +9,10 @@ import { PORTWIDE } from '../portwide.ts';
 
 const OPEN_FILES = 600;
 const FLOOD = 1500;
+/** Half of the connections of all health servers. */
+const MOST_OF_CLIENT = 128;
+/** More than the sockets that the agent has without connections of clients. */
+const OWN_SOCKETS = 50;
 /** More simultaneous probes than connections that one address may keep. */
 const PROBES = 30;
 const HEALTH_PORT = 10_256;
@@ -137,6 +141,9 @@ describe('file descriptors of the agent', () => {
       await waitFor('connections', () => printed().includes('connected'), 30_000);
       const answer = await health(lab.elsewhere);
       assert.equal('code' in answer && answer.code, 200, JSON.stringify(answer));
+      const { stdout } = await lab.node.exec('sh', ['-c', `ls -l /proc/${agent.pid}/fd`]);
+      const sockets = stdout.split('\n').filter((line) => line.includes('socket:')).length;
+      assert.ok(sockets < MOST_OF_CLIENT + OWN_SOCKETS, `${sockets} sockets`);
       const now = Date.now() / 1000;
       await waitFor('a sample', async () => (await memorySince(now)).length > 0, 30_000);
       assert.ok(await isRunning());

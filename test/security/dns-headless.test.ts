@@ -12,7 +12,15 @@ const PORT = 5353;
 /** Milliseconds. A server that recomputes the whole Service for each slice exceeds it. */
 const ANSWER_MS = 2000;
 
-describe(`DNS of a headless Service with ${SLICES} slices`, () => {
+/** The most that the API server takes in one EndpointSlice. */
+const MOST_ENDPOINTS = 1000;
+const MOST_PORTS = 100;
+/** With a record for each endpoint and port, these slices would have 4,000,000 records. */
+const LARGE_SLICES = 40;
+/** Bytes: several times what these slices need, and half of what so many records would need. */
+const MOST_MEMORY = 350e6;
+
+describe('DNS of headless Services with many endpoints', () => {
   let lab: Lab;
   let feed: ApiFeed;
   let dns: DnsProcess;
@@ -50,7 +58,36 @@ describe(`DNS of a headless Service with ${SLICES} slices`, () => {
 
   const lastHost = `${largeSliceAddress(SLICES - 1, PER_SLICE - 1).replaceAll('.', '-')}.many`;
 
-  it('answers other names while its slices arrive and go', async () => {
+  it(`answers other names while slices of ${MOST_ENDPOINTS} endpoints and ${MOST_PORTS} ports arrive`, async () => {
+    const hostname = (slice: number, endpoint: number) => `h${slice}-${endpoint}`;
+    const large = Array.from({ length: LARGE_SLICES }, (_, slice) => ({
+      ...largeSlice('many', slice, 0, 80),
+      ports: Array.from({ length: MOST_PORTS }, (_, port) => ({
+        name: `p${port}`,
+        port: 1 + port,
+      })),
+      endpoints: Array.from({ length: MOST_ENDPOINTS }, (_, endpoint) => ({
+        addresses: [`10.${slice}.${endpoint >> 8}.${endpoint & 255}`],
+        hostname: hostname(slice, endpoint),
+      })),
+    }));
+    const written = feed.double.call('put', ...large);
+    const last = hostname(LARGE_SLICES - 1, MOST_ENDPOINTS - 1);
+    const isComplete = async () => {
+      assert.deepEqual(await resolve('web'), { answers: ['10.96.0.1'] });
+      return 'answers' in (await resolve(`${last}.many`));
+    };
+    await waitFor('the last slice', isComplete, 60_000);
+    await written;
+    const { stdout } = await lab.node.exec('cat', [`/proc/${dns.process.pid}/status`]);
+    const [, kilobytes] = /^VmRSS:\s+(\d+) kB$/m.exec(stdout) ?? [];
+    assert.ok(Number(kilobytes) * 1024 < MOST_MEMORY, `${kilobytes} kB`);
+    await feed.double.call('delete', ...large);
+    const isGone = async () => !('answers' in (await resolve(`${last}.many`)));
+    await waitFor('no records', isGone, 60_000);
+  });
+
+  it(`answers other names while ${SLICES} slices of a Service arrive and go`, async () => {
     await change('put');
     await waitFor('the last slice', async () => 'answers' in (await resolve(lastHost)), 60_000);
     const some = await resolve('many');
