@@ -44,6 +44,8 @@ export interface RefusalChanges {
 /** Options of the RouteTable. */
 export interface RouteTableOptions extends WarningOptions {
   readonly nodeName: string;
+  /** Kinds that must be listed before rules are written; by default those needed to serve Services. */
+  readonly awaitedKinds?: readonly Kind[];
   readonly allPortsEnabled: boolean;
   /** See `PortFeatures.externalIPs`; true by default. */
   readonly externalIPsEnabled?: boolean;
@@ -124,7 +126,7 @@ export class RouteTable implements ObjectSink {
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
   readonly routeCounts = new RouteCounts();
-  readonly #unsynced = new Set<Kind>(SERVING_KINDS);
+  readonly #unsynced: Set<Kind>;
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   readonly #warnings: WarningsInForce;
@@ -134,6 +136,7 @@ export class RouteTable implements ObjectSink {
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
+    this.#unsynced = new Set(options.awaitedKinds ?? SERVING_KINDS);
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
     this.#rangeBudget = new RangeBudget(options.rangeBudget);
     this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
@@ -150,7 +153,7 @@ export class RouteTable implements ObjectSink {
   }
 
   /**
-   * Whether all kinds of objects have been listed, and the Pods of namespaces with owned ports, unless the wait for them
+   * Whether all awaited kinds of objects have been listed, and the Pods of namespaces with owned ports, unless the wait for them
    * is over. Rules must not be written before, because a restart would withdraw what is not listed yet.
    */
   get isSynced(): boolean {
