@@ -1,6 +1,6 @@
 /** Resolves Services and EndpointSlices to Routes, incrementally: only Services affected by a change. */
 import { isDeepStrictEqual } from 'node:util';
-import type { ServiceRefusal } from '../api/all-ports.ts';
+import type { PortFeatures, ServiceRefusal } from '../api/all-ports.ts';
 import { setList } from '../api/collections.ts';
 import {
   type ApiObject,
@@ -17,7 +17,7 @@ import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-ow
 import { RangeBudget } from '../services/range-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
-import { type ServedService, servedPorts } from '../services/served-ports.ts';
+import { type ServedService, servedPorts, serviceAddresses } from '../services/served-ports.ts';
 import { healthChanges, type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
@@ -80,6 +80,8 @@ interface StoredService extends ServiceState {
 
 /** A Service with its objects, and what this node made of them. */
 export interface InspectedService extends ServiceState {
+  /** See `serviceAddresses`; also of a refused Service. */
+  readonly addresses: readonly string[];
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
   readonly refusals: readonly ServiceRefusal[];
@@ -102,6 +104,7 @@ interface Resolved {
  */
 export class RouteTable implements ObjectSink {
   readonly #options: RouteTableOptions;
+  readonly #features: PortFeatures;
   readonly #services = new Map<ObjectKey, StoredService>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
@@ -136,6 +139,12 @@ export class RouteTable implements ObjectSink {
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
+    this.#features = {
+      allPorts: options.allPortsEnabled,
+      externalIPs: options.externalIPsEnabled ?? true,
+      modeWithoutOwnedPorts: options.modeWithoutOwnedPorts,
+      consistentHashProblem: options.consistentHashProblem,
+    };
     this.#unsynced = new Set(options.awaitedKinds ?? SERVING_KINDS);
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
     this.#rangeBudget = new RangeBudget(options.rangeBudget);
@@ -253,6 +262,7 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return undefined;
     return {
       ...state,
+      addresses: serviceAddresses(state.service, this.#features),
       slices: this.#slices.of(key),
       routes: this.#routes.get(key) ?? [],
       refusals: this.#refusals.get(key) ?? [],
@@ -455,12 +465,7 @@ export class RouteTable implements ObjectSink {
   }
 
   #upsertService(service: Service): void {
-    const served = servedPorts(service, {
-      allPorts: this.#options.allPortsEnabled,
-      externalIPs: this.#options.externalIPsEnabled ?? true,
-      modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
-      consistentHashProblem: this.#options.consistentHashProblem,
-    });
+    const served = servedPorts(service, this.#features);
     this.#services.set(service.key, { service, served, wanted: served });
     this.#claimRanges(service.key, service.creationTimestamp, served.ports);
     this.#requestVips(service.key);
