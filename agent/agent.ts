@@ -73,6 +73,7 @@ export async function runAgent(
     monitor,
     telemetry.connect,
   );
+  void policy?.enforced.then(() => takeover.afterNetworkPolicy());
   let mode: StartedMode | undefined;
   const status = await startStatus(context, {
     kinds: sourceResources(context).map(({ kind }) => kind),

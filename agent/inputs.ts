@@ -17,26 +17,31 @@ import { reportUnreadable } from './policy-observer.ts';
 import { createSource } from './source.ts';
 import type { Startup } from './startup.ts';
 
+/** Without this gate of Kubernetes 1.31 and 1.32, kube-proxy does not watch ServiceCIDRs. */
+export function watchesServiceCidrs({
+  modeDefinition,
+  options,
+}: Pick<AgentContext, 'modeDefinition' | 'options'>): boolean {
+  return (
+    modeDefinition.usesServiceCidrs && (options.featureGates.MultiCIDRServiceAllocator ?? true)
+  );
+}
+
 /**
  * The resources that the agent lists and watches from its start, or reads from manifests. From an API server it watches Pods
  * only where pods own ports, see `PodWatches`.
  */
-export function sourceResources({
-  nodeName,
-  policySupport,
-  modeDefinition,
-  options: { manifests, featureGates },
-}: Pick<
-  AgentContext,
-  'nodeName' | 'policySupport' | 'modeDefinition' | 'options'
->): readonly Resource[] {
+export function sourceResources(
+  context: Pick<AgentContext, 'nodeName' | 'policySupport' | 'modeDefinition' | 'options'>,
+): readonly Resource[] {
+  const { nodeName, policySupport, modeDefinition, options } = context;
   const serving =
     policySupport === undefined ? servingResources(nodeName) : servingAndPolicyResources(nodeName);
-  // Without this gate of Kubernetes 1.31 and 1.32, kube-proxy does not watch ServiceCIDRs.
-  const areWatched = featureGates.MultiCIDRServiceAllocator ?? true;
-  const cidrs = modeDefinition.usesServiceCidrs && areWatched ? [SERVICE_CIDRS] : [];
+  const cidrs = watchesServiceCidrs(context) ? [SERVICE_CIDRS] : [];
   const needsPods =
-    policySupport === undefined && manifests !== undefined && modeDefinition.servesOwnedPorts;
+    policySupport === undefined &&
+    options.manifests !== undefined &&
+    modeDefinition.servesOwnedPorts;
   return [...serving, ...cidrs, ...(needsPods ? [ALL_PODS] : [])];
 }
 

@@ -1,6 +1,7 @@
 /** Creates the stores of API objects of a running agent. */
 import { EventEmitter } from 'node:events';
 import { isLoopback } from '../api/addresses.ts';
+import { SERVING_KINDS } from '../api/objects.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { NodeCounter } from '../endpoints/node-counter.ts';
 import { RouteTable } from '../proxier/route-table.ts';
@@ -8,6 +9,7 @@ import { selectsLoopback } from '../services/node-port-addresses.ts';
 import type { NodeListener } from '../services/service-warnings.ts';
 import { systemTimers } from '../sync/timers.ts';
 import type { NodeContext, ObjectContext } from './context.ts';
+import { watchesServiceCidrs } from './inputs.ts';
 import { modeLimits } from './mode.ts';
 import { createStatusActivity } from './status.ts';
 
@@ -18,6 +20,11 @@ export function createObjects(node: NodeContext): ObjectContext {
   const changes: ObjectContext['changes'] = new EventEmitter();
   const table = new RouteTable({
     nodeName,
+    // Without their list, the first sync would withdraw the rules that drop packets to unallocated cluster IPs.
+    awaitedKinds: [
+      ...SERVING_KINDS,
+      ...(watchesServiceCidrs(node) ? (['ServiceCIDR'] as const) : []),
+    ],
     allPortsEnabled: options.featureGates.AllPorts,
     externalIPsEnabled: options.featureGates.AllowServiceExternalIPs,
     modeWithoutOwnedPorts: limits.modeWithoutOwnedPorts,

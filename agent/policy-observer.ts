@@ -19,10 +19,12 @@ interface PolicyObserverOptions {
   readonly metrics: PolicyMetrics;
   readonly events: Events;
   readonly nodeName: string;
+  /** Called once for each family, after the first write. */
+  readonly onEnforced: (family: IpFamily) => void;
 }
 
 export function createPolicyObserver(options: PolicyObserverOptions): EnforcerObserver {
-  const { log, metrics, events, nodeName } = options;
+  const { log, metrics, events, nodeName, onEnforced } = options;
   const enforced = new Set<IpFamily>();
   const failures = new RepeatedFailures(log);
   const upToDate = (family: IpFamily) =>
@@ -37,11 +39,11 @@ export function createPolicyObserver(options: PolicyObserverOptions): EnforcerOb
       metrics.applySeconds.observe({ ip_family: family }, seconds);
       log.debug({ family, full: isFull, seconds }, 'network policies applied');
       failures.succeeded(family, { family }, 'network policies can be applied again');
-      if (!enforced.has(family)) {
-        const rounded = Number(seconds.toFixed(3));
-        log.info({ family, seconds: rounded }, 'enforcing network policies');
-      }
+      if (enforced.has(family)) return;
       enforced.add(family);
+      const rounded = Number(seconds.toFixed(3));
+      log.info({ family, seconds: rounded }, 'enforcing network policies');
+      onEnforced(family);
     },
     failed(family, error) {
       metrics.applyFailures.inc({ ip_family: family });

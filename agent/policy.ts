@@ -86,7 +86,15 @@ export function startPolicy(given: PolicyOptions) {
     support.families,
   );
   const activity = new PolicyActivity(given.status.syncs);
-  const observer = createPolicyObserver({ log, metrics, events, nodeName });
+  const unenforced = new Set(support.families);
+  const enforced = Promise.withResolvers<void>();
+  const observer = createPolicyObserver({
+    ...{ log, metrics, events, nodeName },
+    onEnforced: (family) => {
+      unenforced.delete(family);
+      if (unenforced.size === 0) enforced.resolve();
+    },
+  });
   const enforcer = new Enforcer({
     kernel,
     source: {
@@ -143,6 +151,8 @@ export function startPolicy(given: PolicyOptions) {
       ownedVips,
       sink,
     ]),
+    /** Resolves after the first write in all families. */
+    enforced: enforced.promise,
     /** The sources of the status API. */
     status: {
       model,

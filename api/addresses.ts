@@ -19,12 +19,24 @@ export function canonicalAddress(text: string): string | undefined {
 }
 
 /**
- * The text without leading zeros in the decimal parts of an IPv4 address or CIDR, as Go's ParseIPSloppy and
- * ParseCIDRSloppy read it. API servers accepted and stored such text before Go 1.17, and kube-proxy still serves it.
- * Only for fields of Services and EndpointSlices: other parsers read octal numbers (CVE-2021-29923).
+ * An address or CIDR as kube-proxy reads it (Go's ParseIPSloppy and ParseCIDRSloppy): decimal without leading zeros, and
+ * IPv4-mapped IPv6 as IPv4. API servers accepted and stored such text before Go 1.17 and KEP-4858. Only for fields of
+ * Services and EndpointSlices: other parsers read octal numbers (CVE-2021-29923), or IPv6.
+ * @returns the text itself if there is nothing to change, or it cannot be read.
  */
-export function withoutLeadingZeros(text: string): string {
-  return /^\d+(\.\d+){3}(\/|$)/.test(text) ? text.replaceAll(/(?<!\d)0+(?=\d)/g, '') : text;
+export function sloppyText(text: string): string {
+  const decimal = text.replace(/(?:^|:)\d+(?:\.\d+){3}(?:\/\d+)?$/, (ipv4) =>
+    ipv4.replaceAll(/(?<!\d)0+(?=\d)/g, ''),
+  );
+  const [host = '', length, ...rest] = decimal.split('/');
+  if (rest.length > 0 || host.includes('%') || !ipaddr.IPv6.isValid(host)) return decimal;
+  const address = ipaddr.IPv6.parse(host);
+  if (!address.isIPv4MappedAddress()) return decimal;
+  const ipv4 = address.toIPv4Address().toString();
+  if (length === undefined) return ipv4;
+  return /^\d{2,3}$/.test(length) && Number(length) >= 96
+    ? `${ipv4}/${Number(length) - 96}`
+    : decimal;
 }
 
 /**

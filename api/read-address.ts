@@ -4,8 +4,8 @@ import {
   canonicalCidr,
   familyOf,
   type SpecialRange,
+  sloppyText,
   specialRange,
-  withoutLeadingZeros,
 } from './addresses.ts';
 import { describeValue, fail, type ObjectField, readString } from './read-field.ts';
 
@@ -27,9 +27,9 @@ export function readAddress(field: ObjectField, refused: readonly SpecialRange[]
   return addressOf(field, readString(field), refused);
 }
 
-/** Reads an IP address like `readAddress`, but ignores leading zeros, see `withoutLeadingZeros`. */
+/** Reads an IP address like `readAddress`, but as kube-proxy does, see `sloppyText`. */
 export function readSloppyAddress(field: ObjectField, refused: readonly SpecialRange[]): string {
-  return addressOf(field, withoutLeadingZeros(readString(field)), refused);
+  return addressOf(field, sloppyText(readString(field)), refused);
 }
 
 function addressOf(field: ObjectField, value: string, refused: readonly SpecialRange[]): string {
@@ -58,9 +58,9 @@ export function readTrimmedCidr(field: ObjectField): string {
   return cidrOf(field, readString(field).trim());
 }
 
-/** Reads a CIDR like `readTrimmedCidr`, but ignores leading zeros, see `withoutLeadingZeros`. */
+/** Reads a CIDR like `readTrimmedCidr`, but as kube-proxy does, see `sloppyText`. */
 export function readSloppyCidr(field: ObjectField): string {
-  return cidrOf(field, withoutLeadingZeros(readString(field).trim()));
+  return cidrOf(field, sloppyText(readString(field).trim()));
 }
 
 function cidrOf(field: ObjectField, value: string): string {

@@ -1,10 +1,5 @@
 /** Reads Services. */
-import {
-  canonicalAddress,
-  type SpecialRange,
-  specialRange,
-  withoutLeadingZeros,
-} from './addresses.ts';
+import { canonicalAddress, type SpecialRange, sloppyText, specialRange } from './addresses.ts';
 import { ANNOTATION_PREFIX, PORTS_ANNOTATION } from './all-ports.ts';
 import { trimmedCopy } from './collections.ts';
 import { InvalidObject } from './errors.ts';
@@ -147,7 +142,7 @@ function readClusterIPs(spec: ObjectField): string[] | 'None' {
   }
   const addresses = fields.map((field) => readSloppyAddress(field, NO_CLUSTER_IP));
   requireOnePerFamily(list, addresses);
-  if (first !== undefined && canonicalAddress(withoutLeadingZeros(first)) !== addresses[0]) {
+  if (first !== undefined && canonicalAddress(sloppyText(first)) !== addresses[0]) {
     fail(list, 'must have spec.clusterIP as its first entry');
   }
   return addresses;
@@ -214,7 +209,7 @@ function readIngress(
 class AddressProblemList {
   readonly warnings: string[] = [];
 
-  /** Reads the items of a list. One warning for all unreadable items, and one for all leading zeros. */
+  /** Reads the items of a list. One warning for all unreadable items, and one for all that are not read as written. */
   readEach<T>(
     list: ObjectField,
     read: (item: ObjectField) => T,
@@ -235,7 +230,7 @@ class AddressProblemList {
     });
     for (const item of items) attempt(() => values.push(read(item)));
     this.#warn(unreadable);
-    this.#warn(items.flatMap((item) => zerosWarning(item) ?? []));
+    this.#warn(items.flatMap((item) => rewriteWarning(item) ?? []));
     return { values, hasUnreadable: unreadable.length > 0 };
   }
 
@@ -245,13 +240,13 @@ class AddressProblemList {
   }
 }
 
-function zerosWarning(item: ObjectField): string | undefined {
+function rewriteWarning(item: ObjectField): string | undefined {
   const field = isRecord(item.value) ? child(item, 'ip') : item;
   if (typeof field.value !== 'string') return undefined;
   const text = field.value.trim();
-  const read = withoutLeadingZeros(text);
+  const read = sloppyText(text);
   if (read === text) return undefined;
-  return `${pathOf(field)}: ${describeValue(text)} is read as ${read}; write it without leading zeros`;
+  return `${pathOf(field)}: ${describeValue(text)} is read as ${read}; write it so`;
 }
 
 function readAffinity(spec: ObjectField): number {

@@ -9,6 +9,7 @@ import { readDomainName } from '../api/read-domain-name.ts';
 import { rootField } from '../api/read-field.ts';
 import { isDnsLabel } from '../api/read-name.ts';
 import { loadOrWarn } from '../config/configuration.ts';
+import type { FeatureGates } from '../config/feature-gates.ts';
 import { addFlags, type FlagTexts } from '../config/flags.ts';
 import { ALL_SETTINGS } from '../config/settings.ts';
 import {
@@ -56,7 +57,7 @@ Exit status:
 `;
 
 export function addPolicyCommand(program: Command): void {
-  const { config, kubeconfig, master, manifests } = ALL_SETTINGS;
+  const { config, featureGates, kubeconfig, master, manifests } = ALL_SETTINGS;
   const command = failsWithTwo(program.command('policy'))
     .description('inspect network policies')
     .command('explain')
@@ -97,10 +98,10 @@ export function addPolicyCommand(program: Command): void {
       new Option(
         '--agent',
         'ask the agent of this node, which also knows addresses of domain names',
-      ).conflicts(['config', 'kubeconfig', 'master', 'manifests']),
+      ).conflicts(['config', 'featureGates', 'kubeconfig', 'master', 'manifests']),
     )
     .addOption(statusSocketOption());
-  addFlags(command, { config, kubeconfig, master, manifests }).action(
+  addFlags(command, { config, featureGates, kubeconfig, master, manifests }).action(
     async (texts: FlagTexts & ExplainOptions) => {
       // The status if an error is thrown below.
       process.exitCode = EXIT.unknown;
@@ -117,7 +118,7 @@ export function addPolicyCommand(program: Command): void {
         isComplete = false;
         note(line);
       });
-      rejectServiceAddress(objects, texts.to);
+      rejectServiceAddress(objects, texts.to, options.featureGates);
       const model = new PolicyModel({ nodeName: '' });
       for (const object of objects) if (isModelObject(object)) model.upsert(object);
       const answer = answerOf(model, texts);
@@ -172,11 +173,15 @@ function endText(end: ConnectionEnd): string {
 }
 
 /** @throws UserError for an address of a Service: policies are evaluated after DNAT. */
-function rejectServiceAddress(objects: readonly ApiObject[], to: ConnectionEnd): void {
+function rejectServiceAddress(
+  objects: readonly ApiObject[],
+  to: ConnectionEnd,
+  { AllowServiceExternalIPs: externalIPs }: FeatureGates,
+): void {
   if (!('address' in to)) return;
   for (const object of objects) {
     if (object.kind !== 'Service') continue;
-    if (!serviceAddresses(object).includes(to.address)) continue;
+    if (!serviceAddresses(object, { externalIPs }).includes(to.address)) continue;
     throw new UserError(
       `${to.address} belongs to Service ${object.key}. Policies are evaluated after DNAT: use a backend pod and its target port.`,
     );

@@ -132,7 +132,7 @@ class IpvsBackend implements Backend {
       if (!this.#termination.isEmpty || !isIdle)
         void this.#enqueueDrainCheck(async () => {
           await this.#termination.checkAll();
-          await this.#plan.drainingVips.checkConntrack((vip) => this.#kernel.hasConnections(vip));
+          await this.#plan.drainingVips.checkConntrack((vips) => this.#kernel.connectedVips(vips));
         });
     });
   }

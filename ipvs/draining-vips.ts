@@ -9,16 +9,16 @@ import type { IpvsItem } from './items.ts';
  * IPVS sees only packets to local addresses, so unbinding a VIP cuts its connections. For a deleted
  * Service the VIP is unbound at once, as in kube-proxy, because another host may already own the
  * VIP. A refused Service keeps its connections, as in the other modes, and so does a Service that is
- * served again without the VIP.
+ * served without the VIP.
  */
 export class DrainingVips {
   readonly #desired: DesiredItems;
   /** Services that are refused as a whole. */
   readonly #refusedServices = new Set<ObjectKey>();
-  /** Refused Services by VIP; an empty set if an earlier agent or kube-proxy bound the VIP. */
+  /** Former Services by VIP; an empty set if an earlier agent or kube-proxy bound the VIP. */
   readonly #owners = new Map<string, Set<ObjectKey>>();
   /**
-   * VIPs whose Service is served again. IPVS counts connections of a fwmark service for all VIPs
+   * VIPs whose Service is served without them. IPVS counts connections of a fwmark service for all VIPs
    * together, so only conntrack tells whether such a VIP has connections.
    */
   readonly #inConntrack = new Set<string>();
@@ -36,7 +36,7 @@ export class DrainingVips {
       if (state === 'refused') this.#refusedServices.add(key);
       else this.#refusedServices.delete(key);
       if (state === 'served') this.#serveAgain(key);
-      if (state === 'deleted') this.#removeOwner(key);
+      if (state === 'deleted') this.deleteService(key);
     }
   }
 
@@ -44,19 +44,32 @@ export class DrainingVips {
     for (const [vip, owners] of this.#owners) if (owners.has(key)) this.#inConntrack.add(vip);
   }
 
-  #removeOwner(key: ObjectKey): void {
+  /** Stops keeping the VIPs of a Service. */
+  deleteService(key: ObjectKey): void {
     for (const [vip, owners] of [...this.#owners]) {
       if (owners.delete(key) && owners.size === 0) this.release(vip);
     }
   }
 
+  /** Whether a Service is refused as a whole. */
+  isRefused(service: ObjectKey): boolean {
+    return this.#refusedServices.has(service);
+  }
+
+  /** Whether VIPs of a Service are kept. */
+  keepsFor(service: ObjectKey): boolean {
+    return [...this.#owners.values()].some((owners) => owners.has(service));
+  }
+
   /**
-   * Keeps the VIPs that a Route has bound, if its Service is refused. Call it before the Route is
-   * removed.
+   * Keeps VIPs that a Service has bound and loses, because it is refused or served without them. Call it before its Route
+   * changes.
    */
-  retain(service: ObjectKey, items: readonly IpvsItem[]): void {
-    if (!this.#refusedServices.has(service)) return;
-    for (const item of items) if (item.kind === 'address') this.#track(item.address).add(service);
+  retain(service: ObjectKey, vips: readonly string[]): void {
+    for (const vip of vips) {
+      this.#track(vip).add(service);
+      if (!this.isRefused(service)) this.#inConntrack.add(vip);
+    }
   }
 
   /**
@@ -88,14 +101,17 @@ export class DrainingVips {
   }
 
   /**
-   * Looks for connections to VIPs whose Service is served again, so that `takeIdle` takes those
-   * without any. Call it rarely: each such VIP costs a dump of conntrack.
-   * @throws (rejection) whatever `hasConnections` throws.
+   * Looks for connections to VIPs whose Service is served without them, so that `takeIdle` takes those
+   * without any. Call it rarely: it dumps conntrack if there are such VIPs.
+   * @throws (rejection) whatever `connectedVips` throws.
    */
-  async checkConntrack(hasConnections: (vip: string) => Promise<boolean>): Promise<void> {
-    for (const vip of [...this.#inConntrack]) {
-      if (!(await hasConnections(vip))) this.#inConntrack.delete(vip);
-    }
+  async checkConntrack(
+    connectedVips: (vips: ReadonlySet<string>) => Promise<ReadonlySet<string>>,
+  ): Promise<void> {
+    if (this.#inConntrack.size === 0) return;
+    const checked = new Set(this.#inConntrack);
+    const connected = await connectedVips(checked);
+    for (const vip of checked) if (!connected.has(vip)) this.#inConntrack.delete(vip);
   }
 
   /**

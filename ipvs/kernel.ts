@@ -73,12 +73,20 @@ export class SchedulerMissingError extends Error {
 }
 
 /**
- * Whether conntrack has an entry of a protocol that IPVS schedules. `net.ipv4.vs.conntrack` keeps
- * the connections of IPVS there.
+ * The VIPs for which conntrack has an entry of a protocol that IPVS schedules. `net.ipv4.vs.conntrack` keeps the
+ * connections of IPVS there. One dump, whatever the number of VIPs.
  */
-async function hasConnections(family: IpFamily, origDst: string): Promise<boolean> {
-  const keep = ({ protocol }: ConntrackEntry) => protocolOf(protocol) !== undefined;
-  return (await dumpConntrack({ family, origDst, keep })).length > 0;
+async function connectedVips(
+  family: IpFamily,
+  vips: ReadonlySet<string>,
+): Promise<ReadonlySet<string>> {
+  const found = new Set<string>();
+  const keep = ({ protocol, origDst }: ConntrackEntry) => {
+    if (protocolOf(protocol) !== undefined && vips.has(origDst)) found.add(origDst);
+    return false;
+  };
+  await dumpConntrack({ family, keep });
+  return found;
 }
 
 const LINKS = { findLink, createDummy, changeAddresses, listBoundAddresses };
@@ -91,7 +99,7 @@ export interface KernelInterfaces {
     'list' | 'visitEntries' | 'create' | 'destroy' | 'swap' | 'change' | 'close'
   >;
   readonly links: typeof LINKS;
-  readonly hasConnections: typeof hasConnections;
+  readonly connectedVips: typeof connectedVips;
 }
 
 /** The IPVS table, the ipsets and the dummy device, in one family. */
@@ -100,16 +108,16 @@ export class IpvsKernel {
   readonly #ipvs: KernelInterfaces['ipvs'];
   readonly #sets: KernelInterfaces['sets'];
   readonly #links: KernelInterfaces['links'];
-  readonly #hasConnections: KernelInterfaces['hasConnections'];
+  readonly #connectedVips: KernelInterfaces['connectedVips'];
   /** Interface index of the dummy device at the last full sync. */
   #deviceIndex: number | undefined;
 
-  constructor(family: IpFamily, { ipvs, sets, links, hasConnections }: KernelInterfaces) {
+  constructor(family: IpFamily, { ipvs, sets, links, connectedVips }: KernelInterfaces) {
     this.family = family;
     this.#ipvs = ipvs;
     this.#sets = sets;
     this.#links = links;
-    this.#hasConnections = hasConnections;
+    this.#connectedVips = connectedVips;
   }
 
   /** @throws IpvsMissingError, UnsupportedError, NetlinkError */
@@ -117,7 +125,7 @@ export class IpvsKernel {
     const ipvs = await Ipvs.open();
     try {
       const sets = await Ipsets.open();
-      return new IpvsKernel(family, { ipvs, sets, links: LINKS, hasConnections });
+      return new IpvsKernel(family, { ipvs, sets, links: LINKS, connectedVips });
     } catch (error) {
       await ipvs.close();
       throw error;
@@ -178,9 +186,9 @@ export class IpvsKernel {
     return this.#ipvs.destinations(key);
   }
 
-  /** Whether conntrack has connections to a VIP. @throws (rejection) NetlinkError */
-  hasConnections(vip: string): Promise<boolean> {
-    return this.#hasConnections(this.family, vip);
+  /** The VIPs to which conntrack has connections. @throws (rejection) NetlinkError */
+  connectedVips(vips: ReadonlySet<string>): Promise<ReadonlySet<string>> {
+    return this.#connectedVips(this.family, vips);
   }
 
   /**

@@ -111,16 +111,37 @@ export class IpvsPlan {
    * @param removals ids of removed Routes.
    */
   update(upserts: Iterable<Route>, removals: Iterable<string>): void {
-    for (const id of removals) {
-      const record = this.#routes.get(id);
-      if (record !== undefined) this.drainingVips.retain(record.route.serviceKey, record.items);
+    const [changed, gone] = [[...upserts], [...removals]];
+    const records = [...gone, ...changed.map(({ id }) => id)].flatMap(
+      (id) => this.#routes.get(id) ?? [],
+    );
+    const served = new Set(changed.map(({ serviceKey }) => serviceKey));
+    const bound = new Set(changed.flatMap(vipsOf));
+    for (const { route, items } of records) {
+      const { serviceKey } = route;
+      if (!served.has(serviceKey) && !this.drainingVips.isRefused(serviceKey)) continue;
+      const lost = items.flatMap((item) =>
+        item.kind === 'address' && !bound.has(item.address) ? [item.address] : [],
+      );
+      this.drainingVips.retain(serviceKey, lost);
+    }
+    for (const id of gone) {
       this.#replace(id, undefined);
       this.ruleset.update([], [id]);
     }
-    for (const route of upserts) {
+    for (const route of changed) {
       this.#replace(route.id, route);
       if (this.#usesIptables(route)) this.ruleset.update([route], []);
     }
+    for (const { route } of records) this.#endIfDeleted(route.serviceKey);
+  }
+
+  /** A Service that has lost all Routes without being refused is deleted, or no longer served by this agent. */
+  #endIfDeleted(service: ObjectKey): void {
+    const { drainingVips } = this;
+    if (drainingVips.isRefused(service) || !drainingVips.keepsFor(service)) return;
+    for (const { route } of this.#routes.values()) if (route.serviceKey === service) return;
+    drainingVips.deleteService(service);
   }
 
   /**

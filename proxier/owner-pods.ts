@@ -27,8 +27,8 @@ interface Namespace {
   readonly pods: Map<ObjectKey, Pod>;
   /** Usually one pod. While an address is reused, the old pod may still have it. */
   readonly byAddress: Map<string, readonly Pod[]>;
-  /** `overdue`: not listed within `LIST_TIMEOUT`. */
-  state: 'listing' | 'overdue' | 'listed';
+  /** `failed`: forbidden, or not listed within `LIST_TIMEOUT`. */
+  state: 'listing' | 'failed' | 'listed';
   timer: unknown;
   /** Ends the watch; undefined while a Service needs it. */
   endTimer: unknown;
@@ -79,7 +79,7 @@ export class OwnerPods implements AddressHolders {
     watched.endTimer = undefined;
     if (!isFirst || this.#watches === undefined) return;
     if (this.#awaited !== undefined) this.#limitWait(namespace);
-    this.#watches.begin(namespace);
+    this.#watches.begin(namespace, () => this.#failed(namespace));
   }
 
   /** Whether the owners in a namespace can be decided: its Pods are listed, or the wait for them is over. */
@@ -160,10 +160,15 @@ export class OwnerPods implements AddressHolders {
   #limitWait(namespace: string): void {
     const known = this.#namespaces.get(namespace);
     if (known === undefined || this.#timers === undefined) return;
-    known.timer = this.#timers.set(() => this.#settle(namespace, 'overdue'), LIST_TIMEOUT);
+    known.timer = this.#timers.set(() => this.#failed(namespace), LIST_TIMEOUT);
   }
 
-  #settle(namespace: string, state: 'overdue' | 'listed'): void {
+  /** Ends the wait for the Pods of a namespace. Pods that were listed stay known. */
+  #failed(namespace: string): void {
+    if (this.#namespaces.get(namespace)?.state === 'listing') this.#settle(namespace, 'failed');
+  }
+
+  #settle(namespace: string, state: 'failed' | 'listed'): void {
     const known = this.#namespaces.get(namespace);
     if (known === undefined || known.state === state) return;
     this.#timers?.clear(known.timer);

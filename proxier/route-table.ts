@@ -1,6 +1,6 @@
 /** Resolves Services and EndpointSlices to Routes, incrementally: only Services affected by a change. */
 import { isDeepStrictEqual } from 'node:util';
-import type { ServiceRefusal } from '../api/all-ports.ts';
+import type { PortFeatures, ServiceRefusal } from '../api/all-ports.ts';
 import { setList } from '../api/collections.ts';
 import {
   type ApiObject,
@@ -17,7 +17,7 @@ import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-ow
 import { RangeBudget, type RangeLimit } from '../services/range-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
-import { type ServedService, servedPorts } from '../services/served-ports.ts';
+import { type ServedService, servedPorts, serviceAddresses } from '../services/served-ports.ts';
 import { healthChanges, type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
@@ -44,6 +44,8 @@ export interface RefusalChanges {
 /** Options of the RouteTable. */
 export interface RouteTableOptions extends WarningOptions {
   readonly nodeName: string;
+  /** Kinds that must be listed before rules are written; by default those needed to serve Services. */
+  readonly awaitedKinds?: readonly Kind[];
   readonly allPortsEnabled: boolean;
   /** See `PortFeatures.externalIPs`; true by default. */
   readonly externalIPsEnabled?: boolean;
@@ -78,6 +80,8 @@ interface StoredService extends ServiceState {
 
 /** A Service with its objects, and what this node made of them. */
 export interface InspectedService extends ServiceState {
+  /** See `serviceAddresses`; also of a refused Service. */
+  readonly addresses: readonly string[];
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
   readonly refusals: readonly ServiceRefusal[];
@@ -100,6 +104,7 @@ interface Resolved {
  */
 export class RouteTable implements ObjectSink {
   readonly #options: RouteTableOptions;
+  readonly #features: PortFeatures;
   readonly #services = new Map<ObjectKey, StoredService>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
@@ -124,7 +129,7 @@ export class RouteTable implements ObjectSink {
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
   readonly routeCounts = new RouteCounts();
-  readonly #unsynced = new Set<Kind>(SERVING_KINDS);
+  readonly #unsynced: Set<Kind>;
   #node: Node | undefined;
   #nodeAddresses: ReadonlySet<string> = new Set();
   readonly #warnings: WarningsInForce;
@@ -134,6 +139,13 @@ export class RouteTable implements ObjectSink {
 
   constructor(options: RouteTableOptions) {
     this.#options = options;
+    this.#features = {
+      allPorts: options.allPortsEnabled,
+      externalIPs: options.externalIPsEnabled ?? true,
+      modeWithoutOwnedPorts: options.modeWithoutOwnedPorts,
+      consistentHashProblem: options.consistentHashProblem,
+    };
+    this.#unsynced = new Set(options.awaitedKinds ?? SERVING_KINDS);
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
     this.#rangeBudget = new RangeBudget(options.rangeLimit);
     this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
@@ -150,7 +162,7 @@ export class RouteTable implements ObjectSink {
   }
 
   /**
-   * Whether all kinds of objects have been listed, and the Pods of namespaces with owned ports, unless the wait for them
+   * Whether all awaited kinds of objects have been listed, and the Pods of namespaces with owned ports, unless the wait for them
    * is over. Rules must not be written before, because a restart would withdraw what is not listed yet.
    */
   get isSynced(): boolean {
@@ -250,6 +262,7 @@ export class RouteTable implements ObjectSink {
     if (state === undefined) return undefined;
     return {
       ...state,
+      addresses: serviceAddresses(state.service, this.#features),
       slices: this.#slices.of(key),
       routes: this.#routes.get(key) ?? [],
       refusals: this.#refusals.get(key) ?? [],
@@ -452,12 +465,7 @@ export class RouteTable implements ObjectSink {
   }
 
   #upsertService(service: Service): void {
-    const served = servedPorts(service, {
-      allPorts: this.#options.allPortsEnabled,
-      externalIPs: this.#options.externalIPsEnabled ?? true,
-      modeWithoutOwnedPorts: this.#options.modeWithoutOwnedPorts,
-      consistentHashProblem: this.#options.consistentHashProblem,
-    });
+    const served = servedPorts(service, this.#features);
     this.#services.set(service.key, { service, served, wanted: served });
     this.#claimRanges(service.key, service.creationTimestamp, served.ports);
     this.#requestVips(service.key);

@@ -26,8 +26,8 @@ export interface ServiceCidrsOptions {
 
 /**
  * The CIDRs of cluster IPs: of `--service-cidrs` and of ServiceCIDR objects. Ignores CIDRs with every address, with an
- * address of this node, or with pods: dropping packets to them would cut the node off. A source may never deliver
- * ServiceCIDRs; nothing waits for them.
+ * address of this node, or with pods: dropping packets to them would cut the node off. The
+ * first sync waits for their list, see `RouteTableOptions.awaitedKinds`; a server without the API has an empty list.
  */
 export class ServiceCidrs implements ObjectSink {
   readonly #options: ServiceCidrsOptions;
@@ -57,7 +57,7 @@ export class ServiceCidrs implements ObjectSink {
     if (kind === 'ServiceCIDR' && this.#objects.delete(key)) this.#update();
   }
 
-  /** Nothing to do: the CIDRs are usable at any time. */
+  /** Nothing to do: `RouteTable` waits for the lists. */
   synced(): void {}
 
   #update(): void {

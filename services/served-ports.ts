@@ -89,9 +89,10 @@ export function servedPorts(service: Service, features: PortFeatures): ServedSer
   const ports: ServedPort[] = [];
   const warnings = [...problems, ...spreading.warnings, ...localPortWarnings(scheme)];
   // As in kube-proxy, the Service keeps its other addresses.
-  const withoutExternalIPs = !features.externalIPs && service.externalIPs.length > 0;
-  if (withoutExternalIPs) warnings.push(EXTERNAL_IPS_OFF);
-  const served = withoutExternalIPs ? { ...service, externalIPs: [] } : service;
+  const externalIPs = servedExternalIPs(service, features);
+  const areServed = externalIPs === service.externalIPs;
+  if (!areServed) warnings.push(EXTERNAL_IPS_OFF);
+  const served = areServed ? service : { ...service, externalIPs };
   for (const family of IP_FAMILIES) {
     const clusterIP = service.clusterIPs.find((address) => familyOf(address) === family);
     // Like kube-proxy, serve a family only if the Service has a cluster IP of that family.
@@ -173,9 +174,23 @@ function servedLoadBalancerIPs(service: Service): string[] {
     .map((ingress) => ingress.ip);
 }
 
-/** Addresses that are DNATed to the endpoints of a Service: cluster, external and served load balancer IPs. */
-export function serviceAddresses(service: Service): string[] {
-  return [...service.clusterIPs, ...service.externalIPs, ...servedLoadBalancerIPs(service)];
+function servedExternalIPs(
+  { externalIPs }: Service,
+  features: Pick<PortFeatures, 'externalIPs'>,
+): readonly string[] {
+  return features.externalIPs || externalIPs.length === 0 ? externalIPs : [];
+}
+
+/** Addresses that are DNATed to the endpoints of a Service: cluster IPs, served external and load balancer IPs. */
+export function serviceAddresses(
+  service: Service,
+  features: Pick<PortFeatures, 'externalIPs'>,
+): string[] {
+  return [
+    ...service.clusterIPs,
+    ...servedExternalIPs(service, features),
+    ...servedLoadBalancerIPs(service),
+  ];
 }
 
 /** @returns undefined if all sources of the family are allowed. */

@@ -16,7 +16,6 @@ import {
 } from '../policy/model/explain.ts';
 import type { PolicyModel } from '../policy/model/model.ts';
 import { DIRECTIONS, type Direction } from '../policy/model/terms.ts';
-import { serviceAddresses } from '../services/served-ports.ts';
 import { BackgroundSlice } from '../sync/precedence.ts';
 import type {
   PodAccess,
@@ -139,8 +138,7 @@ async function rejectServiceAddress(
   const slice = new BackgroundSlice();
   for (const key of [...table.serviceKeys]) {
     if (slice.isOver()) await slice.yield();
-    const service = table.inspect(key)?.service;
-    if (service === undefined || !serviceAddresses(service).includes(address)) continue;
+    if (table.inspect(key)?.addresses.includes(address) !== true) continue;
     throw new BadParameter(
       'to',
       `belongs to Service ${key}. Policies are evaluated after DNAT: use a backend pod and its target port`,

@@ -25,7 +25,7 @@ import { isRouteLocalnetEnabled, RouteLocalnetError } from './route-localnet.ts'
 
 /**
  * State that a mode removes, in this order. An agent without `--network-policy` also removes
- * network policy enforcement; an agent with it, the DNS queue rules of earlier versions.
+ * network policy enforcement; an agent with it, the DNS queue rules of earlier versions, once its own rules replace them.
  */
 interface TakeoverPlan {
   /** nf_tables tables to delete in each family, after its first sync. */
@@ -121,18 +121,22 @@ export class Takeover {
   async afterFirstSync(family: IpFamily): Promise<void> {
     const { mode, families, options } = this.#options;
     const { tables, removesIptables, removesIpvs } = TAKEOVER_PLANS[mode];
-    const { nftTables, iptablesRules, ipvs, policyRules, dnsRules } = this.#steps;
+    const { nftTables, iptablesRules, ipvs, policyRules } = this.#steps;
     const tablesRemoved = this.#remove('nftables', nftTables(family, tables));
     if (removesIptables) this.#rulesRemoved.push(this.#remove('iptables', iptablesRules(family)));
-    if (this.#unsynced.size === families.length) {
-      void this.#remove('network-policy', options.networkPolicy ? dnsRules : policyRules);
-    }
+    const isFirst = this.#unsynced.size === families.length;
+    if (isFirst && !options.networkPolicy) void this.#remove('network-policy', policyRules);
     this.#unsynced.delete(family);
     if (removesIpvs && this.#unsynced.size === 0) {
       const step = ipvs(options.ipvsExcludeCidrs);
       void Promise.all(this.#rulesRemoved).then(() => this.#remove('ipvs', step));
     }
     await tablesRemoved;
+  }
+
+  /** Call it once this agent enforces network policies in all families: its own rules queue DNS packets. */
+  afterNetworkPolicy(): void {
+    void this.#remove('network-policy', this.#steps.dnsRules);
   }
 
   /** State that is still on the node, and the reason. */

@@ -20,13 +20,14 @@ export class ApiError extends Error {
     this.retryAfterMs = retryAfterMs;
   }
 
-  /**
-   * Whether the path or the object does not exist. A CRD, or a version of it, may not be installed.
-   */
+  /** Whether the agent lacks the right. */
   get isForbidden(): boolean {
     return this.code === 403;
   }
 
+  /**
+   * Whether the path or the object does not exist. A CRD, or a version of it, may not be installed.
+   */
   get isNotFound(): boolean {
     return this.code === 404;
   }

@@ -14,7 +14,7 @@ interface Watched {
 interface PodReflectorsOptions {
   /** Creates a reflector with these options, and the options common to all reflectors of the source. */
   readonly create: (
-    options: Pick<ReflectorOptions, 'resource' | 'sink' | 'observer' | 'log'>,
+    options: Pick<ReflectorOptions, 'resource' | 'sink' | 'observer' | 'log' | 'onForbidden'>,
   ) => Reflector;
   readonly sink: ObjectSink;
   readonly observer: ResourceObserver | undefined;
@@ -41,8 +41,8 @@ export class PodReflectors {
     for (const { reflector } of this.#namespaces.values()) yield reflector;
   }
 
-  /** Begins to watch the Pods of a namespace that is not watched. */
-  begin(namespace: string): void {
+  /** Begins to watch the Pods of a namespace that is not watched. See `PodWatches`. */
+  begin(namespace: string, onForbidden: () => void): void {
     const stop = new AbortController();
     const signal = AbortSignal.any([this.#options.signal, stop.signal]);
     this.#closed.add(namespace);
@@ -52,6 +52,9 @@ export class PodReflectors {
       sink: this.#sink(namespace, stop.signal),
       observer: this.#observer(namespace, stop.signal),
       log: withNamespace(this.#options.log, namespace),
+      onForbidden: () => {
+        if (!stop.signal.aborted) onForbidden();
+      },
     });
     this.#namespaces.set(namespace, { reflector, stop });
     const running = reflector.run(signal);

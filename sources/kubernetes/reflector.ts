@@ -29,6 +29,8 @@ export interface ReflectorOptions {
   readonly observer: ResourceObserver | undefined;
   /** Called when etcd was restored from a snapshot, which invalidates the known history. */
   readonly onEtcdRestored: () => void;
+  /** Called after each attempt that the API server forbids. */
+  readonly onForbidden?: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
   readonly timeouts: Pick<Timeouts, 'silence'>;
@@ -144,12 +146,13 @@ export class Reflector {
    * logged and retried. Rejects only with errors of the sink or `onProblem`.
    */
   async run(signal: AbortSignal): Promise<void> {
-    const { backoff } = this.#options;
+    const { backoff, onForbidden } = this.#options;
     let retry = INITIAL_RETRY_STATE;
     try {
       while (!signal.aborted) {
         const outcome = await this.#attempt(signal);
         if (signal.aborted) return;
+        if (outcome.failure instanceof ApiError && outcome.failure.isForbidden) onForbidden?.();
         if (this.#handleNotFound(outcome.failure)) {
           retry = INITIAL_RETRY_STATE;
           await this.#wait(notInstalledPollMs(this.#notFoundCount, backoff.random), signal);

@@ -92,9 +92,9 @@ export class KubernetesSource implements Source {
   }
 
   readonly podWatches: PodWatches = {
-    begin: (namespace) => {
+    begin: (namespace, onForbidden) => {
       const all = this.#reflectors.find(({ kind }) => kind === 'Pod');
-      if (all === undefined) this.#pods?.begin(namespace);
+      if (all === undefined) this.#pods?.begin(namespace, onForbidden);
       else this.#deliverPods(all, namespace);
     },
     end: (namespace) => this.#pods?.end(namespace),

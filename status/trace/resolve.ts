@@ -107,13 +107,14 @@ function destinationsOf(
 ): readonly string[] {
   if (to.kind === 'address') return [to.address];
   if (inspected !== undefined) {
-    const { service, routes } = inspected;
+    const { service, routes, addresses } = inspected;
+    const externalIPs = service.externalIPs.filter((each) => addresses.includes(each));
     const external = [
       ...routes.flatMap(({ loadBalancerIPs }) => loadBalancerIPs),
-      ...service.externalIPs,
+      ...externalIPs,
       ...(routes.length > 0 ? [] : service.loadBalancerIngress.flatMap(({ ip }) => ip ?? [])),
     ];
-    const all = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...service.externalIPs];
+    const all = [...routes.flatMap(vipsOf), ...service.clusterIPs, ...externalIPs];
     const vips = from.kind === 'external' ? [...external, ...all] : all;
     if (vips.length > 0) return vips;
     throw new BadParameter('to', `is Service ${to.key}, which has no address`);

@@ -9,7 +9,7 @@ import {
 import type { InspectedService, RouteTable } from '../../proxier/route-table.ts';
 import { explainRoute } from '../../services/resolve-route.ts';
 import { type Route, vipsOf } from '../../services/route.ts';
-import { type ServedPort, serviceAddresses } from '../../services/served-ports.ts';
+import type { ServedPort } from '../../services/served-ports.ts';
 import {
   allowsOwnVips,
   type Dispatch,
@@ -54,12 +54,12 @@ export function serviceSummary(inspected: InspectedService, node: NodeTopology):
 
 /** @param vips the ones that this node serves, at least on some ports. */
 function refusedVips(
-  { service, served, refusals }: InspectedService,
+  { addresses, served, refusals }: InspectedService,
   vips: readonly string[],
 ): string[] {
   if (refusals.length === 0) return [];
   // A Service that is refused as a whole has no served ports.
-  const all = served.ports.length > 0 ? served.ports.flatMap(vipsOf) : serviceAddresses(service);
+  const all = served.ports.length > 0 ? served.ports.flatMap(vipsOf) : addresses;
   return [...new Set(all)].filter((vip) => !vips.includes(vip));
 }
 

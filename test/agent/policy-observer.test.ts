@@ -8,6 +8,7 @@ import {
   reportUnreadable,
 } from '../../agent/policy-observer.ts';
 import { InvalidObject } from '../../api/errors.ts';
+import type { IpFamily } from '../../api/objects.ts';
 import type { Policy, PolicyFault } from '../../api/policy-objects.ts';
 import { readObject } from '../../api/read-object.ts';
 import type { Events } from '../../events/recorder.ts';
@@ -64,11 +65,13 @@ function world() {
     ['IPv4', 'IPv6'],
   );
   const logger = { info: at('info'), warn: at('warn'), error: at('error'), debug: at('debug') };
+  const enforced: IpFamily[] = [];
   const observer = createPolicyObserver({
     log: logger,
     metrics,
     events: recorder,
     nodeName: 'node-a',
+    onEnforced: (family) => enforced.push(family),
   });
   const known = new Map<string, Policy>();
   const upsert = (now: Policy) => {
@@ -78,7 +81,7 @@ function world() {
   const scrape = async () => new Scrape(await registry.metrics());
   const logged = (level: string) =>
     log.filter(([of]) => of === level).map(([, message]) => message);
-  return { observer, known, upsert, events, recorder, regarding, scrape, logged, log };
+  return { observer, enforced, known, upsert, events, recorder, regarding, scrape, logged, log };
 }
 
 /** A policy with the given faults. */
@@ -93,7 +96,7 @@ const PEER: PolicyFault = { field: 'spec.egress[0].to[0]', reason: 'is no peer' 
 
 describe('policy-observer: reports of network policy', () => {
   it('logs the first apply and each failure, and records an Event at the first failure', async () => {
-    const { observer, events, scrape, logged } = world();
+    const { observer, enforced, events, scrape, logged } = world();
     observer.started('IPv4');
     observer.applied('IPv4', true, 20);
     observer.started('IPv4');
@@ -104,6 +107,7 @@ describe('policy-observer: reports of network policy', () => {
     observer.applied('IPv4', true, 20);
     observer.started('IPv4');
     observer.unchanged('IPv4');
+    assert.deepEqual(enforced, ['IPv4']);
     assert.deepEqual(logged('info'), [
       'enforcing network policies',
       'network policies can be applied again',

@@ -217,12 +217,41 @@ describe('read-service: reading a Service', () => {
     assert.deepEqual(service.loadBalancerIngress, [{ ip: '203.0.113.7', ipMode: 'VIP' }]);
     assert.deepEqual(service.addressProblems, {
       warnings: [
-        'spec.externalIPs[0]: "192.168.099.011" is read as 192.168.99.11; write it without leading zeros',
-        'status.loadBalancer.ingress[0].ip: "0203.0.113.7" is read as 203.0.113.7; write it without leading zeros',
-        'spec.loadBalancerSourceRanges[0]: "203.000.113.000/25" is read as 203.0.113.0/25; write it without leading zeros (and 1 more)',
+        'spec.externalIPs[0]: "192.168.099.011" is read as 192.168.99.11; write it so',
+        'status.loadBalancer.ingress[0].ip: "0203.0.113.7" is read as 203.0.113.7; write it so',
+        'spec.loadBalancerSourceRanges[0]: "203.000.113.000/25" is read as 203.0.113.0/25; write it so (and 1 more)',
       ],
       hasUnreadableExternalIP: false,
       hasUnreadableSourceRange: false,
+    });
+  });
+
+  it('reads IPv4-mapped IPv6 as IPv4, as Go does, and warns', () => {
+    const service = readService(
+      raw(
+        {
+          type: 'LoadBalancer',
+          clusterIP: '::ffff:10.0.0.8',
+          externalIPs: ['::FFFF:192.168.099.11', '0:0:0:0:0:ffff:c0a8:0163'],
+          loadBalancerSourceRanges: ['::ffff:203.0.113.9/121', '::ffff:0:0/96', '::ffff:a00:0/95'],
+        },
+        ingress({ ip: '::ffff:203.0.113.7' }),
+      ),
+    );
+    assert.deepEqual(
+      [service.clusterIPs, service.externalIPs, service.loadBalancerSourceRanges],
+      [['10.0.0.8'], ['192.168.99.11', '192.168.1.99'], ['203.0.113.0/25', '0.0.0.0/0']],
+    );
+    assert.deepEqual(service.loadBalancerIngress, [{ ip: '203.0.113.7', ipMode: 'VIP' }]);
+    assert.deepEqual(service.addressProblems, {
+      warnings: [
+        'spec.externalIPs[0]: "::FFFF:192.168.099.11" is read as 192.168.99.11; write it so (and 1 more)',
+        'status.loadBalancer.ingress[0].ip: "::ffff:203.0.113.7" is read as 203.0.113.7; write it so',
+        'spec.loadBalancerSourceRanges[2]: must be a CIDR such as 10.0.0.0/8, not "::ffff:a00:0/95"; ignored',
+        'spec.loadBalancerSourceRanges[0]: "::ffff:203.0.113.9/121" is read as 203.0.113.9/25; write it so (and 1 more)',
+      ],
+      hasUnreadableExternalIP: false,
+      hasUnreadableSourceRange: true,
     });
   });
 

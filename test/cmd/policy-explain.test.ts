@@ -147,6 +147,15 @@ IPv6 fd00:10:244:1::11 -> fd00:10:244:1::12, TCP 5432: allowed
     assert.equal(exitCode, 0);
   });
 
+  it('accepts an external IP that the gate AllowServiceExternalIPs keeps from being served', async () => {
+    const gate = '--feature-gates=AllowServiceExternalIPs=false';
+    const { stdout, exitCode } = await ask('default/web', '198.51.100.7', 80, gate);
+    assert.match(stdout, /^IPv4 10\.244\.1\.11 -> 198\.51\.100\.7, TCP 80: allowed/);
+    assert.equal(exitCode, 0);
+    const { stderr } = await ask('default/web', '198.51.100.8', 80, gate);
+    assert.ok(stderr.includes('198.51.100.8 belongs to Service default/web'), stderr);
+  });
+
   it('exits with 1 when one IP family is denied', async () => {
     const { stdout, exitCode } = await ask('default/web', 'default/other', 23);
     assert.match(stdout, /^IPv4 .*: denied$/m);

@@ -40,7 +40,7 @@ async function requested(
     new Set(double.requests().map(({ verb, group, resource }) => `${verb} ${group}/${resource}`));
   try {
     await source.start();
-    if (ownsPorts) source.podWatches.begin('default');
+    if (ownsPorts) source.podWatches.begin('default', () => {});
     // A repeated Event is a patch of the existing one.
     for (const verb of writesEvents ? ['create', 'patch'] : []) {
       recorder.warning(serviceRef('default/web', ''), 'RefusedNodePort', 'spec.type: no');

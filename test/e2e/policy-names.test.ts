@@ -5,7 +5,8 @@ import { type Child, startChild } from '../child.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { addressOf, type ServerFunctions } from '../policy/fqdn/dns-server.ts';
 import { PORTWIDE } from '../portwide.ts';
-import { AGENT_FLAGS, Agent } from './agent.ts';
+import { AGENT_FLAGS, Agent, type LogLine } from './agent.ts';
+import { ApiFeed } from './feed.ts';
 import { serviceManifest, sliceManifest } from './manifests.ts';
 import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
 
@@ -41,24 +42,7 @@ for (const mode of ['nftables', 'iptables'] as const) {
       await lab.elsewhere.serve({ protocol: 'TCP', port: PORT });
       agent = new Agent(lab);
       agent.write('policies', policies());
-      const dns = serviceManifest('kube-dns', {
-        spec: {
-          clusterIPs: VIPS,
-          ports: [
-            { name: 'dns', protocol: 'UDP', port: 53 },
-            { name: 'dns-tcp', protocol: 'TCP', port: 53 },
-          ],
-        },
-      });
-      const slices = ([4, 6] as const).map((family) =>
-        sliceManifest('kube-dns', family, [resolver], {
-          ports: [
-            { name: 'dns', protocol: 'UDP', port: 53 },
-            { name: 'dns-tcp', protocol: 'TCP', port: 53 },
-          ],
-        }),
-      );
-      agent.write('dns', [dns, ...slices].map(inKubeSystem));
+      agent.write('dns', clusterDns());
       await agent.start([...flags, '--network-policy']);
       await queueing(true);
     });
@@ -84,6 +68,18 @@ for (const mode of ['nftables', 'iptables'] as const) {
       ...object,
       metadata: { ...(object.metadata as object), namespace: 'kube-system' },
     });
+    /** The Service of the cluster DNS, with one endpoint on the other node. */
+    const clusterDns = () => {
+      const ports = [
+        { name: 'dns', protocol: 'UDP', port: 53 },
+        { name: 'dns-tcp', protocol: 'TCP', port: 53 },
+      ];
+      const dns = serviceManifest('kube-dns', { spec: { clusterIPs: VIPS, ports } });
+      const slices = ([4, 6] as const).map((family) =>
+        sliceManifest('kube-dns', family, lab.remotePods, { ports }),
+      );
+      return [dns, ...slices].map(inKubeSystem);
+    };
     /** Number of IP families in which the kernel queues DNS packets. */
     const queues = async () => {
       const texts = await Promise.all(
@@ -285,38 +281,80 @@ for (const mode of ['nftables', 'iptables'] as const) {
       assert.deepEqual(lost, []);
     });
 
+    /** Writes the iptables rules with which earlier versions queued DNS packets. */
+    const writeEarlierRules = async () => {
+      const lines = [':PORTWIDE-DNS - [0:0]', '-A FORWARD -p udp -j PORTWIDE-DNS'];
+      const rule = `-A PORTWIDE-DNS -j NFQUEUE --queue-num ${DNS_QUEUE} --queue-bypass`;
+      const input = ['*mangle', ...lines, rule, 'COMMIT', ''].join('\n');
+      for (const each of ['iptables-nft', 'ip6tables-nft'])
+        await lab.node.exec(`${each}-restore`, ['--noflush'], { input });
+    };
+    const earlierRules = async () => {
+      const texts = ['iptables-nft', 'ip6tables-nft'].map(async (each) => {
+        const { stdout } = await lab.node.exec(`${each}-save`, ['-t', 'mangle']);
+        return stdout.split('\n').filter((line) => line.includes('PORTWIDE-DNS'));
+      });
+      return (await Promise.all(texts)).flat();
+    };
+    const earlierRulesRemoved = () =>
+      waitFor('removal', async () => (await earlierRules()).length === 0);
+
     it('removes the DNS queue rules of earlier versions, and with cleanup', async () => {
-      const commands = ['iptables-nft', 'ip6tables-nft'];
-      const write = async () => {
-        const lines = [':PORTWIDE-DNS - [0:0]', '-A FORWARD -p udp -j PORTWIDE-DNS'];
-        const rule = `-A PORTWIDE-DNS -j NFQUEUE --queue-num ${DNS_QUEUE} --queue-bypass`;
-        const input = ['*mangle', ...lines, rule, 'COMMIT', ''].join('\n');
-        for (const each of commands)
-          await lab.node.exec(`${each}-restore`, ['--noflush'], { input });
-      };
-      const remaining = async () => {
-        const texts = commands.map(async (each) => {
-          const { stdout } = await lab.node.exec(`${each}-save`, ['-t', 'mangle']);
-          return stdout.split('\n').filter((line) => line.includes('PORTWIDE-DNS'));
-        });
-        return (await Promise.all(texts)).flat();
-      };
-      const removed = () => waitFor('removal', async () => (await remaining()).length === 0);
       await agent.stop();
-      await write();
+      await writeEarlierRules();
       await agent.start(flags);
-      await removed();
+      await earlierRulesRemoved();
       await waitFor('no table', async () => (await queues()) === 0);
       await agent.stop();
-      await write();
+      await writeEarlierRules();
       await agent.start([...flags, '--network-policy']);
-      await removed();
+      await earlierRulesRemoved();
       await queueing(true);
       await agent.stop();
-      await write();
+      await writeEarlierRules();
       await lab.node.exec(PORTWIDE, ['cleanup']);
-      assert.deepEqual(await remaining(), []);
+      assert.deepEqual(await earlierRules(), []);
       assert.equal(await queues(), 0);
+    });
+
+    it('removes the DNS queue rules of earlier versions only once its own are written', async () => {
+      await agent.start([...flags, '--network-policy']);
+      await queueing(true);
+      await agent.stop();
+      await writeEarlierRules();
+      const feed = await ApiFeed.start(lab);
+      const upgraded = new Agent(lab, { feed });
+      try {
+        upgraded.write('policies', policies());
+        upgraded.write('dns', clusterDns());
+        await feed.written();
+        await feed.double.call('fail', {
+          fault: { kind: 'hold' },
+          resource: 'networkpolicies',
+          verb: 'list',
+        });
+        await upgraded.start([...flags, '--network-policy']);
+        assert.equal(await dig('a13.example.com'), addressOf(13, 'A'));
+        assert.equal(await outcome(addressOf(13, 'A')), 'timeout');
+        assert.notDeepEqual(await earlierRules(), []);
+        await feed.double.call('release');
+        await earlierRulesRemoved();
+        const isRemoval = ({ msg, what }: LogLine) =>
+          msg === 'removed leftover state' && what === 'network-policy';
+        await waitFor('the removal is logged', () => upgraded.log.some(isRemoval));
+        const enforcing = upgraded.logged('enforcing network policies');
+        assert.equal(enforcing.length, 2);
+        assert.ok(
+          enforcing.every((line) => upgraded.log.indexOf(line) < upgraded.log.findIndex(isRemoval)),
+        );
+        await waitFor('it learns', async () => {
+          await dig('a13.example.com');
+          return (await outcome(addressOf(13, 'A'))) === 'answered';
+        });
+      } finally {
+        await upgraded.destroy();
+        await feed.double.kill();
+      }
     });
 
     it('queues no DNS packets of pods that no policy with domain names selects', async () => {

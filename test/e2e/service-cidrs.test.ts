@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { createLab, type Host, type Lab, waitFor } from '../lab/lab.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
@@ -107,6 +108,34 @@ describe('packets to cluster IPs that no Service has', () => {
       await agent.stop();
       await unallocated('timeout');
     }
+  });
+
+  it('keeps dropping them while a new agent waits for the list of ServiceCIDRs', async () => {
+    agent.write('cidrs', [serviceCidr('kubernetes', RANGES)]);
+    await feed.written();
+    await agent.start(FLAGS);
+    await unallocated('timeout');
+    await agent.stop();
+    await feed.double.call('fail', {
+      fault: { kind: 'hold' },
+      resource: 'servicecidrs',
+      verb: 'list',
+    });
+    agent.launch(FLAGS);
+    const server = `the API server ${new URL(feed.double.url).host}`;
+    await waitFor('the agent waits for ServiceCIDRs only', async () => {
+      const answer = await lab.node.httpGet('http://127.0.0.1:10256/healthz');
+      if (!('code' in answer) || answer.code !== 503) return false;
+      const { waitingFor } = JSON.parse(answer.body) as { waitingFor: string[] };
+      return isDeepStrictEqual(waitingFor, [`ServiceCIDRs from ${server}`]);
+    });
+    await unallocated('timeout');
+    await clusterIPsWork();
+    assert.deepEqual(agent.logged('synced'), []);
+    await feed.double.call('release');
+    await agent.apply([]);
+    await unallocated('timeout');
+    await clusterIPsWork();
   });
 
   it('ignores a ServiceCIDR with addresses of the node or its pods, and says so', async () => {

@@ -26,7 +26,9 @@ const STALE: IpvsChange = {
 };
 
 const wide = (pods: readonly string[] = [POD]): Route => route({ match: { kind: 'all' } }, pods);
-const other = route({ id: 'other', clusterIP: '10.96.0.11' }, ['10.244.0.3']);
+const other = route({ id: 'other', serviceKey: 'default/other', clusterIP: '10.96.0.11' }, [
+  '10.244.0.3',
+]);
 const { id } = wide();
 
 let timers = new FakeTimers();
@@ -390,6 +392,78 @@ describe('backend: ipvs', () => {
         await backend.apply(false);
         assert.equal(backend.stats?.().drainingVips, 0);
         assert.deepEqual(kept(fake), { ...BOTH, marked: [VIP, LB_VIP] });
+      });
+    });
+
+    describe('or loses one of its VIPs without being refused', () => {
+      const LB_VIP = '203.0.113.10';
+      const balanced = (): Route => ({ ...wide(), loadBalancerIPs: [LB_VIP] });
+      const addresses = (fake: FakeKernel) => [...fake.addresses].sort();
+      const check = async (backend: Backend) => {
+        timers.advance(60_000);
+        await backend.findDrift();
+      };
+      /** A LoadBalancer Service with connections becomes a ClusterIP Service. */
+      async function changed(fake: FakeKernel, isConnected = true) {
+        const backend = await serving(fake, [balanced()]);
+        fake.set(service, `${POD}:0`, { activeConnections: 1 });
+        if (isConnected) fake.connected.add(LB_VIP);
+        backend.update([wide()], []);
+        await backend.apply(false);
+        return backend;
+      }
+
+      it('keeps the VIP bound until conntrack has no connection to it', async () => {
+        const fake = new FakeKernel();
+        const backend = await changed(fake);
+        assert.deepEqual(addresses(fake), [VIP, LB_VIP]);
+        assert.equal(fake.sets.get('KUBE-ALL-PORTS')?.entries.size, 1);
+        for (const full of [false, true]) await backend.apply(full);
+        await check(backend);
+        assert.deepEqual(addresses(fake), [VIP, LB_VIP]);
+        fake.connected.delete(LB_VIP);
+        await check(backend);
+        assert.deepEqual(addresses(fake), [VIP]);
+        assert.equal(backend.stats?.().drainingVips, 0);
+      });
+
+      it('keeps it, too, if its ports change at the same time', async () => {
+        const fake = new FakeKernel();
+        const backend = await serving(fake, [balanced()]);
+        fake.connected.add(LB_VIP);
+        backend.update([{ ...other, serviceKey: 'default/web', clusterIP: VIP }], [id]);
+        await backend.apply(false);
+        assert.deepEqual(addresses(fake), [VIP, LB_VIP]);
+      });
+
+      it('unbinds the VIP at once when the Service is deleted', async () => {
+        const fake = new FakeKernel();
+        const backend = await changed(fake);
+        backend.update([], [id]);
+        await backend.apply(false);
+        assert.deepEqual(addresses(fake), []);
+      });
+
+      it('keeps the VIP while the Service has another Route', async () => {
+        const fake = new FakeKernel();
+        const backend = await changed(fake);
+        backend.update([{ ...other, serviceKey: 'default/web', clusterIP: VIP }], []);
+        await backend.apply(false);
+        backend.update([], [id]);
+        await backend.apply(false);
+        assert.deepEqual(addresses(fake), [VIP, LB_VIP]);
+      });
+
+      it('reads conntrack once for all VIPs', async () => {
+        const fake = new FakeKernel();
+        const vips = Array.from({ length: 20 }, (_, index) => `203.0.113.${index + 1}`);
+        const backend = await serving(fake, [{ ...wide(), loadBalancerIPs: vips }]);
+        backend.update([wide()], []);
+        await backend.apply(false);
+        assert.equal(fake.addresses.size, 21);
+        await check(backend);
+        assert.deepEqual(addresses(fake), [VIP]);
+        assert.equal(fake.conntrackDumps, 1);
       });
     });
 

@@ -31,6 +31,7 @@ export class FakeKernel {
   readonly preferred = new Set<string>();
   /** VIPs with connections in conntrack. */
   readonly connected = new Set<string>();
+  conntrackDumps = 0;
   hasDevice = false;
   deviceIndex = FIRST_INDEX;
   /** Lines that fail, with their errno. */
@@ -54,7 +55,10 @@ export class FakeKernel {
       ipvs: this.#ipvs,
       sets: this.#ipsets,
       links: this.#links,
-      hasConnections: async (_: IpFamily, vip: string) => this.connected.has(vip),
+      connectedVips: async (_: IpFamily, vips: ReadonlySet<string>) => {
+        this.conntrackDumps += 1;
+        return new Set([...this.connected].filter((vip) => vips.has(vip)));
+      },
     };
     return new IpvsKernel(this.#family, parts);
   }

@@ -16,6 +16,8 @@ const KEPT = 30_000;
 function watching({ isListed = true } = {}) {
   const timers = new FakeTimers();
   const calls: string[] = [];
+  /** Answers a list of Pods with 403. */
+  const forbid = new Map<string, () => void>();
   let changes = 0;
   const table = new RouteTable({
     nodeName: 'node-a',
@@ -24,7 +26,10 @@ function watching({ isListed = true } = {}) {
     onChange: () => changes++,
   });
   table.usePodWatches({
-    begin: (namespace) => calls.push(`begin ${namespace}`),
+    begin: (namespace, onForbidden) => {
+      calls.push(`begin ${namespace}`);
+      forbid.set(namespace, onForbidden);
+    },
     end: (namespace) => calls.push(`end ${namespace}`),
   });
   const sync = () => {
@@ -51,7 +56,7 @@ function watching({ isListed = true } = {}) {
     assert.equal(table.hasChanges, changes > before);
     return table.hasChanges;
   };
-  return { table, timers, calls, sync, add, take, affects };
+  return { table, timers, calls, forbid, sync, add, take, affects };
 }
 
 describe('owner pods: watches', () => {
@@ -271,6 +276,32 @@ describe('owner pods: lists', () => {
     assert.deepEqual(take(), [['10.0.0.1'], []]);
     assert.deepEqual(table.inspect('shop/media')?.warnings, []);
     assert.equal(timers.pending, 0);
+  });
+
+  it('that are forbidden hold up nothing, and a warning says so until they succeed', () => {
+    const { table, forbid, add, sync, timers, take, affects } = watching({ isListed: false });
+    add('shop');
+    add('games', 'other', '10.0.0.2', { clusterIPs: ['10.96.0.21'] });
+    forbid.get('games')?.();
+    sync();
+    assert.deepEqual([...table.awaitedPods], ['shop']);
+    assert.equal(
+      affects(() => forbid.get('shop')?.()),
+      true,
+    );
+    assert.equal(table.isSynced, true);
+    assert.deepEqual(take(), [[], [NOT_LISTED]]);
+    assert.equal(table.inspect('games/other')?.warnings.length, 1);
+    assert.equal(timers.pending, 0);
+    table.upsert(podAt('10.0.0.1', 'shop'));
+    table.synced('Pod', 'shop');
+    assert.deepEqual(take(), [['10.0.0.1'], []]);
+    assert.equal(
+      affects(() => forbid.get('shop')?.()),
+      false,
+      'what is known stays in force',
+    );
+    assert.deepEqual(take(), [['10.0.0.1'], []]);
   });
 
   it('of a namespace that comes later are awaited as long, by its Services only', () => {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { type Node, POLICY_KINDS } from '../../api/objects.ts';
+import { type Node, POLICY_KINDS, SERVING_KINDS } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 
@@ -174,6 +174,19 @@ describe('route-table: incremental resolution', () => {
       [0, 0],
     );
     table.synced('Node');
+    assert.equal(table.isSynced, true);
+  });
+
+  it('is synced when all kinds are listed that rules depend on', () => {
+    const table = new RouteTable({
+      nodeName: 'node-a',
+      allPortsEnabled: true,
+      awaitedKinds: [...SERVING_KINDS, 'ServiceCIDR'],
+      onChange: () => {},
+    });
+    for (const kind of SERVING_KINDS) table.synced(kind);
+    assert.deepEqual([table.isSynced, [...table.unsynced]], [false, ['ServiceCIDR']]);
+    table.synced('ServiceCIDR');
     assert.equal(table.isSynced, true);
   });
 

@@ -32,7 +32,12 @@ import { validator } from './validator.ts';
 const ONLY_WEB = { namespaces: 'default', pods: labelled({ app: 'web' }) };
 
 /** @param isEach whether each pod has a policy of its own. */
-function resourcesOf(pods = 3, isEach = false, others: readonly TestObject[] = []) {
+function resourcesOf(
+  pods = 3,
+  isEach = false,
+  others: readonly TestObject[] = [],
+  externalIPsEnabled = true,
+) {
   const model = new PolicyModel({ nodeName: HERE });
   for (const object of others) model.upsert(object);
   model.upsert(pod('web', { addresses: ['10.0.0.1'] }));
@@ -61,8 +66,14 @@ function resourcesOf(pods = 3, isEach = false, others: readonly TestObject[] = [
       egress: [rule({ peers: names }), rule({ action: 'Pass', ports: [tcp(443)] })],
     }),
   );
-  const table = new RouteTable({ nodeName: HERE, allPortsEnabled: true, onChange: () => {} });
-  table.upsert(service({ name: 'web', clusterIPs: ['10.96.0.10'] }));
+  const table = new RouteTable({
+    nodeName: HERE,
+    allPortsEnabled: true,
+    externalIPsEnabled,
+    onChange: () => {},
+  });
+  const externalIPs = ['198.51.100.7'];
+  table.upsert(service({ name: 'web', clusterIPs: ['10.96.0.10'], externalIPs }));
   const resources = policyResources(
     {
       model,
@@ -215,6 +226,14 @@ describe('policy resources: the status API', () => {
       get('/api/v1/policies/explain', query),
       /to belongs to Service default.web/,
     );
+  });
+
+  it('explains a connection to an external IP that is not served', async () => {
+    const query = 'from=default/web&to=198.51.100.7&port=80';
+    const path = '/api/v1/policies/explain';
+    await assert.rejects(get(path, query), /to belongs to Service default.web/);
+    const answer = await resourcesOf(3, false, [], false)<PolicyExplanation>(path, query);
+    assert.equal(answer.families[0]?.to, '198.51.100.7');
   });
 
   it('explains one connection', async () => {

@@ -52,6 +52,13 @@ function agent(
       await nextTurn();
       return begun.toSorted();
     },
+    /** Removals after network policies are enforced. */
+    afterNetworkPolicy: async (): Promise<string[]> => {
+      begun.length = 0;
+      takeover.afterNetworkPolicy();
+      await nextTurn();
+      return [...begun];
+    },
     removedIn: async (milliseconds: number): Promise<string[]> => {
       begun.length = 0;
       timers.advance(milliseconds);
@@ -80,9 +87,13 @@ describe('takeover: removals after first syncs', () => {
     });
   }
 
-  it('keeps network policy when the agent enforces it, but no DNS queue rules of earlier versions', async () => {
-    const { removedAfter } = agent('ipvs', { families: ['IPv6'], networkPolicy: true });
-    assert.deepEqual(await removedAfter('IPv6'), ['DNS queue rules', `${tables} of IPv6`]);
+  it('keeps network policy that the agent enforces, and removes DNS queue rules of earlier versions once it does', async () => {
+    const { removedAfter, afterNetworkPolicy } = agent('ipvs', {
+      families: ['IPv6'],
+      networkPolicy: true,
+    });
+    assert.deepEqual(await removedAfter('IPv6'), [`${tables} of IPv6`]);
+    assert.deepEqual(await afterNetworkPolicy(), ['DNS queue rules']);
   });
 
   it('keeps IPVS while rules may reference its sets', async () => {

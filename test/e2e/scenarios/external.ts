@@ -59,9 +59,10 @@ function onNodePort(world: World, pods: Parameters<World['slice']>[1], spec = {}
 
 export const externalScenarios: readonly Scenario[] = [
   {
-    title: 'addresses with leading zeros are decimal, and an unreadable external IP stops no other',
+    title:
+      'leading zeros are decimal, IPv4-mapped IPv6 is IPv4, and an unreadable external IP stops no other',
     async run(world) {
-      const [external, balancer] = [world.vip(6), world.vip(5)];
+      const [external, balancer, mapped] = [world.vip(6), world.vip(5), world.vip(7)];
       const sloppy = (address: string) => address.replace(/\.(\d)$/, '.00$1');
       const ports = [{ name: 'http', port: 80 }];
       await world.apply([
@@ -70,7 +71,7 @@ export const externalScenarios: readonly Scenario[] = [
           spec: {
             type: 'LoadBalancer',
             clusterIPs: [world.clusterIP(60)],
-            externalIPs: ['10.0.0.300', sloppy(external)],
+            externalIPs: ['10.0.0.300', sloppy(external), world.pick(`::ffff:${mapped}`, mapped)],
             loadBalancerSourceRanges: world
               .pick('000.000.000.000/0 ::/0', '::/0 0.0.0.0/00')
               .split(' '),
@@ -79,7 +80,7 @@ export const externalScenarios: readonly Scenario[] = [
         }),
         world.slice('sloppy', [world.pod(0)], { ports }),
       ]);
-      for (const vip of [world.clusterIP(60), external, balancer])
+      for (const vip of [world.clusterIP(60), external, balancer, mapped])
         assert.equal(answered(await world.client.tcp(vip, 80)).host, 'pod-1', vip);
     },
   },

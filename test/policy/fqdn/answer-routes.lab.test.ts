@@ -6,6 +6,7 @@ import { addressOf } from './dns-server.ts';
 import { createFqdnLab, type FqdnLab, PORT, VIP } from './fqdn-lab.ts';
 
 const REMOTE_PODS = '10.244.2.0/24';
+const PODS = '10.244.1.0/24';
 const MARK = '0x100';
 
 /** An answer counts if the route back to the resolver, for a packet with its mark, leaves by its interface. */
@@ -58,6 +59,39 @@ describe('dns-snooper: answers of resolvers behind', () => {
     undo.push(() => ip(`route replace ${route}`));
     await iptables('mangle', `PREROUTING -s ${pod.ipv4} -j MARK --set-mark ${MARK}`);
   };
+
+  /** Adds a second link to the node of the resolvers and equal IPv4 routes over both. Answers arrive by one of them. */
+  const routeTwice = async (link: 'first' | 'second') => {
+    const { node2 } = fqdnLab.lab;
+    const there = (text: string) => node2.exec('ip', text.split(' '));
+    await ip(`link add second type veth peer name second netns ${node2.namespace}`);
+    undo.push(() => ip('link del second'));
+    for (const [host, address] of [
+      [ip, '192.168.78.10'],
+      [there, '192.168.78.11'],
+    ] as const) {
+      await host(`address add ${address}/24 dev second`);
+      await host('link set second up');
+    }
+    const route = (await ip(`-4 route show ${REMOTE_PODS}`)).stdout.trim();
+    const nextHops = `nexthop via ${node2.ipv4} nexthop via 192.168.78.11`;
+    await ip(`route replace ${REMOTE_PODS} ${nextHops}`);
+    undo.push(() => ip(`route replace ${route}`));
+    const back = (await there(`-4 route show ${PODS}`)).stdout.trim();
+    await there(`route replace ${PODS} via ${link === 'first' ? node.ipv4 : '192.168.78.10'}`);
+    undo.push(() => there(`route replace ${back}`));
+  };
+
+  for (const link of ['first', 'second'] as const) {
+    it(`the ${link} of two equal IPv4 routes`, async () => {
+      await routeTwice(link);
+      const counted = await agent.call('forgedAnswers');
+      // Queries leave by either link.
+      for (let lookup = 0; lookup < 8; lookup++)
+        assert.ok(await reaches(await look()), `lookup ${lookup}`);
+      assert.equal(await agent.call('forgedAnswers'), counted);
+    });
+  }
 
   it('masquerade', async () => {
     await iptables('nat', `POSTROUTING -s ${pod.ipv4} -d ${REMOTE_PODS} -j MASQUERADE`);

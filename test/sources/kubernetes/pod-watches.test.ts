@@ -40,7 +40,7 @@ describe('kubernetes source: watches of Pods', () => {
   it('list and watch one namespace, and say when it is listed', async () => {
     await start();
     assert.deepEqual(paths(), [], 'no Pods are read without need');
-    fixture.podWatches.begin('shop');
+    fixture.podWatches.begin('shop', () => {});
     await watching(1);
     await has('shop/a', 'shop/b');
     assert.deepEqual(fixture.sink.calls.slice(-3), [
@@ -60,15 +60,15 @@ describe('kubernetes source: watches of Pods', () => {
 
   it('end with the watch of the namespace, and begin again', async () => {
     await start();
-    fixture.podWatches.begin('shop');
-    fixture.podWatches.begin('games');
+    fixture.podWatches.begin('shop', () => {});
+    fixture.podWatches.begin('games', () => {});
     await watching(2);
     await has('games/c', 'shop/a', 'shop/b');
     end('shop');
     await watching(1);
     fixture.double.put(pod('shop', 'd'), pod('games', 'e'));
     await has('games/c', 'games/e');
-    fixture.podWatches.begin('shop');
+    fixture.podWatches.begin('shop', () => {});
     await watching(2);
     await has('games/c', 'games/e', 'shop/a', 'shop/b', 'shop/d');
     end('shop');
@@ -80,11 +80,11 @@ describe('kubernetes source: watches of Pods', () => {
 
   it('count as open while all of them are open', async () => {
     await start();
-    fixture.podWatches.begin('games');
+    fixture.podWatches.begin('games', () => {});
     await until('the watch is reported', () => fixture.watched.has('Pod'));
     fixture.holdDelays = true;
     fixture.double.fail({ fault: FORBIDDEN, verb: 'list', resource: 'pods' });
-    fixture.podWatches.begin('shop');
+    fixture.podWatches.begin('shop', () => {});
     assert.equal(fixture.watched.has('Pod'), false);
     await until('the failure is logged', () =>
       fixture.logged.includes('Pod: list or watch failed; retrying'),
@@ -100,9 +100,11 @@ describe('kubernetes source: watches of Pods', () => {
   it('are retried when the list is forbidden, and other namespaces and kinds are served', async () => {
     await start();
     fixture.double.fail({ fault: FORBIDDEN, verb: 'list', resource: 'pods', times: 3 });
-    fixture.podWatches.begin('shop');
+    const forbidden: string[] = [];
+    fixture.podWatches.begin('shop', () => forbidden.push('shop'));
     await until('the list succeeds', () => fixture.sink.calls.includes('synced Pod shop'));
     assert.equal(fixture.failures.Pod, 3);
+    assert.deepEqual(forbidden, ['shop', 'shop', 'shop']);
     assert.deepEqual(
       [fixture.failures.Service, fixture.failures.EndpointSlice, fixture.failures.Node],
       [0, 0, 0],
@@ -112,7 +114,7 @@ describe('kubernetes source: watches of Pods', () => {
 
   it('keep what they know while the API server is away', async () => {
     await start();
-    fixture.podWatches.begin('shop');
+    fixture.podWatches.begin('shop', () => {});
     await watching(1);
     await has('shop/a', 'shop/b');
     await fixture.double.close();
@@ -125,7 +127,7 @@ describe('kubernetes source: watches of Pods', () => {
 
   it('relist when another kind shows that etcd was restored', async () => {
     await start();
-    fixture.podWatches.begin('shop');
+    fixture.podWatches.begin('shop', () => {});
     await watching(1);
     await has('shop/a', 'shop/b');
     fixture.double.takeSnapshot();
@@ -140,8 +142,8 @@ describe('kubernetes source: watches of Pods', () => {
   it('count Pods that cannot be read, of all namespaces', async () => {
     await start();
     fixture.double.put(pod('shop', 'x', 'nonsense'), pod('games', 'y', 'nonsense'));
-    fixture.podWatches.begin('shop');
-    fixture.podWatches.begin('games');
+    fixture.podWatches.begin('shop', () => {});
+    fixture.podWatches.begin('games', () => {});
     await until('both are reported', () => fixture.unreadableNow().Pod === 2);
     assert.deepEqual(
       fixture
@@ -161,7 +163,7 @@ describe('kubernetes source: watches of Pods', () => {
     const before = paths();
     // The sink knows them already, and is told once more.
     for (const key of ['Pod shop/a', 'Pod shop/b']) fixture.sink.objects.delete(key);
-    fixture.podWatches.begin('shop');
+    fixture.podWatches.begin('shop', () => {});
     assert.deepEqual(fixture.sink.calls.slice(-3), [
       '+ Pod shop/a',
       '+ Pod shop/b',

@@ -13,6 +13,7 @@ import type { StatusSources } from '../../../status/sources.ts';
 import { SyncActivity } from '../../../status/sync-activity.ts';
 import { traceResources } from '../../../status/trace/resources.ts';
 import { Precedence } from '../../../sync/precedence.ts';
+import { service } from '../../fixtures.ts';
 import { FakeTimers } from '../../sync/fake-timers.ts';
 import { requestOf } from '../request.ts';
 import { observerOf } from '../sync-reports.ts';
@@ -63,6 +64,26 @@ describe('resources: traces', () => {
       syncs: new SyncActivity(),
       foreignChains,
     }) as unknown as StatusSources;
+
+  it('lead to no external IP of a Service that is not served', async () => {
+    const destination = async (externalIPsEnabled: boolean) => {
+      const table = new RouteTable({
+        nodeName: 'node',
+        allPortsEnabled: true,
+        externalIPsEnabled,
+        onChange: () => {},
+      });
+      table.upsert(service({ clusterIPs: ['10.96.0.10'], externalIPs: ['198.51.100.7'] }));
+      table.takeChanges();
+      const sources = { ...sourcesWith(async () => ({ value: { value: [] }, age: 0 })), table };
+      const resource = traceResources(sources, () => 0)['/api/v1/trace'];
+      const to = new URLSearchParams('from=external&to=service/default/web&port=80');
+      const answer = (await resource?.answer(to, requestOf())) as TraceAnswer | undefined;
+      return answer?.paths[0]?.destination;
+    };
+    assert.equal(await destination(true), '198.51.100.7');
+    assert.equal(await destination(false), '10.96.0.10');
+  });
 
   it('are uncertain while the rules cannot be written', async () => {
     const sources = sourcesWith(async () => ({ value: { value: [] }, age: 0 }));

@@ -149,6 +149,18 @@ describe('connections in IPVS mode', () => {
       await live('when all VIPs are served again');
     });
 
+    it('keeps connections open when a Service loses its load balancer VIPs without being refused', async () => {
+      await serve();
+      await live('while all VIPs are served');
+      await ipvs.agent.apply(
+        cases.flatMap(({ title, number }) => allPorts(title, number, ipvs.pods(0))),
+      );
+      await live('when only the cluster IPs are served');
+      for (const { number } of cases) for (const { ip } of ingress(number)) await refusesNew(ip);
+      await serve();
+      await live('when all VIPs are served again');
+    });
+
     it('keeps connections open when the annotation of a refused Service is removed', async () => {
       await serve();
       await ipvs.agent.apply(
