@@ -1,5 +1,4 @@
 /** Encodes VIPs, allowed sources and endpoints as keys and data of the maps of table `portwide`. */
-import { cidrContains } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
@@ -69,24 +68,23 @@ export function allowedSourceElements(
   keys: readonly NftElement[],
   { ranges, ownVips }: AllowedSources,
 ): MapElement[] {
-  return outermost([...ranges, ...ownVips.map(hostCidr)]).flatMap((cidr) => {
-    const [first, last] = cidrBounds(cidr);
-    return keys.map(({ key, keyEnd = key }) => ({
+  return outermost([...ranges, ...ownVips.map(hostCidr)]).flatMap(([first, last]) =>
+    keys.map(({ key, keyEnd = key }) => ({
       map,
       key: Buffer.concat([key, first]),
       keyEnd: Buffer.concat([keyEnd, last]),
-    }));
-  });
+    })),
+  );
 }
 
-/** Removes CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
-function outermost(cidrs: readonly string[]): string[] {
-  const unique = [...new Set(cidrs)];
-  const [bits, host] = [
-    (cidr: string) => Number(cidr.split('/')[1]),
-    (cidr: string) => cidr.split('/')[0] ?? '',
-  ];
-  return unique.filter(
-    (cidr) => !unique.some((other) => bits(other) < bits(cidr) && cidrContains(other, host(cidr))),
-  );
+/** First and last addresses, without CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
+function outermost(cidrs: readonly string[]): [first: Buffer, last: Buffer][] {
+  const bounds = [...new Set(cidrs)].map(cidrBounds);
+  bounds.sort(([a, lastOfA], [b, lastOfB]) => a.compare(b) || lastOfB.compare(lastOfA));
+  const kept: [first: Buffer, last: Buffer][] = [];
+  for (const each of bounds) {
+    const before = kept.at(-1)?.[1];
+    if (before === undefined || before.compare(each[1]) < 0) kept.push(each);
+  }
+  return kept;
 }
