@@ -1,4 +1,5 @@
 /** Encodes VIPs, allowed sources and endpoints as keys and data of the maps of table `portwide`. */
+import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
@@ -68,7 +69,10 @@ export function allowedSourceElements(
   keys: readonly NftElement[],
   { ranges, ownVips }: AllowedSources,
 ): MapElement[] {
-  return outermost([...ranges, ...ownVips.map(hostCidr)]).flatMap(([first, last]) =>
+  const rangeBounds = getOrCreate(boundsOfRanges, ranges, () => outermost(ranges.map(cidrBounds)));
+  const own = ownVips.map((vip) => cidrBounds(hostCidr(vip)));
+  const bounds = own.length === 0 ? rangeBounds : outermost([...rangeBounds, ...own]);
+  return bounds.flatMap(([first, last]) =>
     keys.map(({ key, keyEnd = key }) => ({
       map,
       key: Buffer.concat([key, first]),
@@ -77,12 +81,19 @@ export function allowedSourceElements(
   );
 }
 
-/** First and last addresses, without CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
-function outermost(cidrs: readonly string[]): [first: Buffer, last: Buffer][] {
-  const bounds = [...new Set(cidrs)].map(cidrBounds);
-  bounds.sort(([a, lastOfA], [b, lastOfB]) => a.compare(b) || lastOfB.compare(lastOfA));
-  const kept: [first: Buffer, last: Buffer][] = [];
-  for (const each of bounds) {
+/** First and last address of a CIDR. */
+type Bounds = ReturnType<typeof cidrBounds>;
+
+/** Bounds of source ranges, which all ports of a Service share. */
+const boundsOfRanges = new WeakMap<readonly string[], readonly Bounds[]>();
+
+/** Removes CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
+function outermost(cidrs: readonly Bounds[]): Bounds[] {
+  const sorted = cidrs.toSorted(
+    ([a, lastOfA], [b, lastOfB]) => a.compare(b) || lastOfB.compare(lastOfA),
+  );
+  const kept: Bounds[] = [];
+  for (const each of sorted) {
     const before = kept.at(-1)?.[1];
     if (before === undefined || before.compare(each[1]) < 0) kept.push(each);
   }

@@ -553,5 +553,8 @@ function without(
   all: readonly ServiceRefusal[],
   known: readonly ServiceRefusal[],
 ): ServiceRefusal[] {
-  return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
+  // A Service may lose thousands of VIPs, each with a refusal.
+  const keyOf = ({ field, message }: ServiceRefusal) => `${field} ${message}`;
+  const byKey = new Map(known.map((refusal) => [keyOf(refusal), refusal]));
+  return all.filter((refusal) => !isDeepStrictEqual(refusal, byKey.get(keyOf(refusal))));
 }

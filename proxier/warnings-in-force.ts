@@ -1,5 +1,4 @@
 /** The warnings of each Service, so that each warning is reported once. */
-import { isDeepStrictEqual } from 'node:util';
 import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { candidatesForAllPorts } from '../endpoints/select.ts';
@@ -99,7 +98,10 @@ export class WarningsInForce {
     const known = this.of(serviceKey);
     const warnings = this.#compute(serviceKey, inputs, onListeners);
     setList(this.#warnings, serviceKey, warnings);
-    return warnings.filter((warning) => !known.some((other) => isDeepStrictEqual(warning, other)));
+    // Each VIP and namespace may cause a warning, see `contestWarnings`.
+    const keyOf = ({ sliceKey, message }: ServiceWarning) => `${sliceKey} ${message}`;
+    const keys = new Set(known.map(keyOf));
+    return warnings.filter((warning) => !keys.has(keyOf(warning)));
   }
 
   #compute(

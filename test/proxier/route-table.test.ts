@@ -458,6 +458,30 @@ describe('route-table: incremental resolution', () => {
   });
 });
 
+describe('route-table: a Service with many addresses', () => {
+  /** Microseconds that a Service with so many external IPs takes. */
+  const cost = (count: number) => {
+    const table = newTable();
+    const externalIPs = Array.from(
+      { length: count },
+      (_, index) => `203.0.${index >> 8}.${index & 255}`,
+    );
+    const before = process.cpuUsage();
+    table.upsert(service({ externalIPs }));
+    table.takeChanges();
+    const { user, system } = process.cpuUsage(before);
+    return user + system;
+  };
+
+  it('costs what it has, not its square', function () {
+    this.timeout(60_000);
+    cost(1000);
+    const [few, many] = [cost(1000), cost(16_000)];
+    // 16 times as many, 256 times for the square.
+    assert.ok(many < 64 * few, `${few} µs for 1,000 addresses, ${many} for 16,000`);
+  });
+});
+
 describe('route-table: the budget of ranges of a namespace', () => {
   const ranged = (name: string, creationTimestamp: string, portsAnnotation: string) =>
     service({
