@@ -75,7 +75,7 @@ export interface ModeDefinition {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
   /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
   readonly servesOwnedPorts: boolean;
-  /** Ranges that the Services of a namespace may have; absent: as many as `RangeBudget` grants. */
+  /** Ranges that the Services of a namespace may have; absent: the default of `rangeBudget`. */
   readonly rangeBudget?: number;
   /** Whether the mode can select an endpoint by a hash of the client. */
   readonly servesConsistentHash: boolean;

@@ -14,7 +14,7 @@ import {
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
 import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
-import { RangeBudget } from '../services/range-budget.ts';
+import { entryBudget, type NamespaceBudget, rangeBudget } from '../services/namespace-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import { type ServedService, servedPorts } from '../services/served-ports.ts';
@@ -51,7 +51,7 @@ export interface RouteTableOptions extends WarningOptions {
   readonly modeWithoutOwnedPorts?: string | undefined;
   /** See `PortFeatures.consistentHashProblem`; undefined by default. */
   readonly consistentHashProblem?: string | undefined;
-  /** Ranges and slices that a namespace may have on this node; default: 262,144. */
+  /** See `rangeBudget`. */
   readonly rangeBudget?: number | undefined;
   /** Called when `takeChanges` may return changes, and when a kind of object has been listed. */
   readonly onChange: () => void;
@@ -103,7 +103,8 @@ export class RouteTable implements ObjectSink {
   readonly #services = new Map<ObjectKey, StoredService>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
-  readonly #rangeBudget: RangeBudget;
+  readonly #rangeBudget: NamespaceBudget;
+  readonly #entryBudget = entryBudget();
   /** Costs of the Services with ranges whose Routes `takeChanges` has returned, see `rangeCost`. */
   readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
@@ -135,7 +136,7 @@ export class RouteTable implements ObjectSink {
   constructor(options: RouteTableOptions) {
     this.#options = options;
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
-    this.#rangeBudget = new RangeBudget(options.rangeBudget);
+    this.#rangeBudget = rangeBudget(options.rangeBudget);
     this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
     this.#pods = new OwnerPods(options.timers, (services) => this.#affectNow(services));
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
@@ -459,24 +460,28 @@ export class RouteTable implements ObjectSink {
       consistentHashProblem: this.#options.consistentHashProblem,
     });
     this.#services.set(service.key, { service, served, wanted: served });
-    this.#claimRanges(service.key, service.creationTimestamp, served.ports);
+    this.#claimBudgets(service.key, service.creationTimestamp, served.ports);
     this.#requestVips(service.key);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#claimRanges(key, '', []);
+    this.#claimBudgets(key, '', []);
     this.#requestVips(key);
   }
 
-  /** Serves or refuses this and other Services of the namespace within its budget. */
-  #claimRanges(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
-    const changed = this.#rangeBudget.replaceClaim(key, creationTimestamp, ports);
-    for (const each of changed.add(key)) {
+  /** Serves or refuses this and other Services of the namespace within its budgets. */
+  #claimBudgets(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
+    const budgets = [this.#rangeBudget, this.#entryBudget];
+    const changed = budgets.flatMap((budget) => [
+      ...budget.replaceClaim(key, creationTimestamp, ports),
+    ]);
+    for (const each of new Set([key, ...changed])) {
       const state = this.#services.get(each);
       if (state === undefined) continue;
       const { wanted } = state;
-      const refusal = this.#rangeBudget.refusal(each);
+      // A Service has listed ports or ranges, so one budget counts it.
+      const refusal = this.#rangeBudget.refusal(each) ?? this.#entryBudget.refusal(each);
       const served = refusal === undefined ? wanted : { ...wanted, ports: [], refusals: [refusal] };
       this.#services.set(each, { ...state, served });
       if (each !== key) this.#requestVips(each);

@@ -49,7 +49,10 @@ describe('allowed sources: kernel time of loadBalancerSourceRanges', () => {
       await apply(loadBalancer(match, 1));
       const endpoints = await apply(route({ id: 'other', match }, addresses(COUNT)));
       const sources = await apply(loadBalancer(match, COUNT));
-      assert.ok(sources < MOST * endpoints, `${sources} µs for sources, ${endpoints} for endpoints`);
+      assert.ok(
+        sources < MOST * endpoints,
+        `${sources} µs for sources, ${endpoints} for endpoints`,
+      );
     });
   }
 });

@@ -482,6 +482,40 @@ describe('route-table: a Service with many addresses', () => {
   });
 });
 
+describe('route-table: the budget of entries of a namespace', () => {
+  const VIPS = 163;
+  /** A Service with 32,800 entries. */
+  const large = (name: string, clusterIP: string, count: number) =>
+    service({
+      namespace: 'evil',
+      name,
+      creationTimestamp: name,
+      clusterIPs: [clusterIP],
+      externalIPs: Array.from({ length: VIPS }, (_, index) => `203.0.113.${index}`),
+      ports: Array.from({ length: count }, (_, index) =>
+        servicePort({ name: `p${index}`, port: index + 1 }),
+      ),
+    });
+
+  it('refuses what exceeds it, by the default of all modes, and says what to do', () => {
+    const table = newTable();
+    table.upsert(service());
+    table.upsert(large('2026-01-01', '10.96.0.1', 200));
+    const { routes, refusals } = table.takeChanges();
+    assert.deepEqual(
+      routes.upserts.map(({ serviceKey }) => serviceKey),
+      ['default/web'],
+    );
+    const [{ reason, field, message } = assert.fail('no refusal')] = refusals.raised;
+    assert.deepEqual([reason, field], ['Budget', 'spec.ports']);
+    assert.match(message, /^32800 entries .* of the 32768 for namespace evil .*; list fewer ports/);
+    table.upsert(large('2026-01-01', '10.96.0.1', 199));
+    const changed = table.takeChanges();
+    assert.equal(changed.routes.upserts.length, 199);
+    assert.equal(changed.refusals.cleared.length, 1);
+  });
+});
+
 describe('route-table: the budget of ranges of a namespace', () => {
   const ranged = (name: string, creationTimestamp: string, portsAnnotation: string) =>
     service({

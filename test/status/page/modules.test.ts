@@ -152,7 +152,12 @@ describe('status page: steps of a packet', () => {
     ['element', 'no-endpoint-ips', '10.96.0.1 : goto reject', 'otherwise'],
     ['chain', 'ip portwide', 'chain internal-ip-2-affinity', 'choice'],
     ['chain', 'ip portwide', 'chain firewall-all-external-ip-2', 'sources'],
-    ['rule', 'firewall-x', 'ip daddr . numgen random mod 1 offset 0 . ip saddr @allowed-vip-sources goto external-ip-2', 'sources'],
+    [
+      'rule',
+      'firewall-x',
+      'ip daddr . numgen random mod 1 offset 0 . ip saddr @allowed-vip-sources goto external-ip-2',
+      'sources',
+    ],
     [
       'rule',
       'internal-ip-2',

@@ -1,4 +1,4 @@
-/** How much of a node the port ranges and owned ports of one namespace may take. */
+/** How much of a node the Services of one namespace may take: port ranges and owned ports, and listed ports of large Services. */
 import { annotationField, PORTS_ANNOTATION, type ServiceRefusal } from '../api/all-ports.ts';
 import { compareText, getOrCreate } from '../api/collections.ts';
 import { namespaceOf, type ObjectKey } from '../api/objects.ts';
@@ -6,18 +6,55 @@ import { OWNED_PORTS_ANNOTATION, sliceCount } from '../api/owned-ports.ts';
 import type { ServedPort } from './served-ports.ts';
 import { priorityOf, vipFields } from './vip-requests.ts';
 
+/** What a budget limits. */
+export interface Resource {
+  /** How much of it the Services of a namespace may have on a node. */
+  readonly limit: number;
+  /** A Service with so much of it, or less, takes nothing of the budget. */
+  readonly free: number;
+  costOf(ports: readonly ServedPort[]): number;
+  /** The field that a refusal names. */
+  fieldOf(ports: readonly ServedPort[]): string;
+  /** What is counted, and what to do if it is too much, for the message of a refusal. */
+  readonly name: string;
+  readonly advice: string;
+}
+
+/** Ranges and slices, see `rangeCost`: by default 256 VIPs with the most ranges, or 4 with the most slices. */
+export function rangeBudget(limit: number = 2 ** 18): NamespaceBudget {
+  return new NamespaceBudget({
+    limit,
+    free: 0,
+    costOf: rangeCost,
+    fieldOf: (ports) => {
+      const isOwned = ports.some(({ ownership }) => ownership !== undefined);
+      return annotationField(isOwned ? OWNED_PORTS_ANNOTATION : PORTS_ANNOTATION);
+    },
+    name: 'ranges and slices',
+    advice: 'list fewer ranges, or use all ports',
+  });
+}
+
 /**
- * Ranges and slices that the Services of a namespace may have on a node, each counted once for each VIP. 256 VIPs with the
- * most ranges, or 4 with the most slices.
+ * Entries of listed ports, see `entryCost`. Changes of other Services wait for a sync of 32,768 entries, which takes mode nftables
+ * about a second. Small Services are not counted: they all work, as with kube-proxy.
  */
-const RANGE_BUDGET = 2 ** 18;
+export function entryBudget(limit: number = 2 ** 15): NamespaceBudget {
+  return new NamespaceBudget({
+    limit,
+    free: 1024,
+    costOf: entryCost,
+    fieldOf: () => 'spec.ports',
+    name: 'entries (listed ports times addresses and their source ranges)',
+    advice: 'list fewer ports, addresses or source ranges, or use port ranges',
+  });
+}
 
 /** The ranges and slices of a Service, each counted once for each VIP; 0 for a Service with listed ports or all ports. */
 export function rangeCost(ports: readonly ServedPort[]): number {
   let cost = 0;
   for (const port of ports) {
     if (port.match.kind !== 'ranges') continue;
-    const vips = new Set(vipFields(port).map(([, vip]) => vip)).size;
     const { ownership, sourceRanges = [] } = port;
     const ranges = port.match.ranges.length;
     const slices =
@@ -27,12 +64,30 @@ export function rangeCost(ports: readonly ServedPort[]): number {
       ) ?? 0;
     // The sources of owned ports are allowed for each range.
     const sources = ownership === undefined ? sourceRanges.length : ranges * sourceRanges.length;
-    cost += vips * (ranges + slices + sources);
+    cost += vipCount(port) * (ranges + slices + sources);
   }
   return cost;
 }
 
-/** A Service with ranges. */
+/**
+ * The listed ports of a Service, each counted once for each VIP, and there once more for each source range; 0 for a Service
+ * with port ranges or all ports.
+ */
+export function entryCost(ports: readonly ServedPort[]): number {
+  let cost = 0;
+  for (const port of ports) {
+    if (port.match.kind !== 'port') continue;
+    const { sourceRanges = [], loadBalancerIPs } = port;
+    cost += vipCount(port) + loadBalancerIPs.length * sourceRanges.length;
+  }
+  return cost;
+}
+
+function vipCount(port: ServedPort): number {
+  return new Set(vipFields(port).map(([, vip]) => vip)).size;
+}
+
+/** What a Service asks for. */
 interface Claim {
   readonly serviceKey: ObjectKey;
   readonly cost: number;
@@ -49,16 +104,17 @@ interface Account {
 }
 
 /**
- * Grants ranges to Services of a namespace, the oldest first (`priorityOf`). A Service that does not fit into what older ones
- * leave is refused, and served once it fits. A change costs a look at the Services with ranges of its namespace, and only if
- * these ask for more than the budget.
+ * Grants a resource to Services of a namespace, the oldest first (`priorityOf`). A Service that does not fit into what older
+ * ones leave is refused, and served once it fits. An older Service that grows takes from younger ones. To keep what is served
+ * instead, the agent would need the order of changes, which it does not know after a restart. A change costs a look at the claims of
+ * its namespace, and only if these ask for more than the budget.
  */
-export class RangeBudget {
-  readonly #limit: number;
+export class NamespaceBudget {
+  readonly #resource: Resource;
   readonly #accounts = new Map<string, Account>();
 
-  constructor(limit: number = RANGE_BUDGET) {
-    this.#limit = limit;
+  constructor(resource: Resource) {
+    this.#resource = resource;
   }
 
   /**
@@ -72,15 +128,15 @@ export class RangeBudget {
   ): Set<ObjectKey> {
     const namespace = namespaceOf(serviceKey);
     const [first] = ports;
-    const cost = rangeCost(ports);
+    const wanted = this.#resource.costOf(ports);
+    const cost = wanted > this.#resource.free ? wanted : 0;
     const account = this.#accounts.get(namespace);
     const before = account?.claims.get(serviceKey);
     if (cost === 0 && (account === undefined || before === undefined)) return new Set();
     const { claims, sum } = getOrCreate(this.#accounts, namespace, newAccount);
     claims.delete(serviceKey);
     if (cost > 0 && first !== undefined) {
-      const isOwned = ports.some(({ ownership }) => ownership !== undefined);
-      const field = annotationField(isOwned ? OWNED_PORTS_ANNOTATION : PORTS_ANNOTATION);
+      const field = this.#resource.fieldOf(ports);
       const priority = priorityOf(first, serviceKey, creationTimestamp);
       claims.set(serviceKey, { serviceKey, cost, field, priority });
     }
@@ -92,7 +148,7 @@ export class RangeBudget {
     return this.#accounts.get(namespaceOf(serviceKey))?.refusals.get(serviceKey);
   }
 
-  /** See `rangeCost`; also of a refused Service. */
+  /** What the Service takes of the budget, or would take if it is refused. */
   costOf(serviceKey: ObjectKey): number {
     return this.#accounts.get(namespaceOf(serviceKey))?.claims.get(serviceKey)?.cost ?? 0;
   }
@@ -104,17 +160,16 @@ export class RangeBudget {
     account.sum = sum;
     account.refusals = refusals;
     if (claims.size === 0) this.#accounts.delete(namespace);
-    let left = this.#limit;
+    const { limit, name, advice } = this.#resource;
+    let left = limit;
     const byAge =
-      sum <= this.#limit
-        ? []
-        : [...claims.values()].sort((a, b) => compareText(a.priority, b.priority));
+      sum <= limit ? [] : [...claims.values()].sort((a, b) => compareText(a.priority, b.priority));
     for (const { serviceKey, cost, field } of byAge) {
       if (cost <= left) {
         left -= cost;
         continue;
       }
-      const message = `${cost} ranges and slices are more than older Services leave of the ${this.#limit} for namespace ${namespace} on a node; list fewer ranges, or use all ports`;
+      const message = `${cost} ${name} are more than older Services leave of the ${limit} for namespace ${namespace} on a node; ${advice}`;
       refusals.set(serviceKey, { serviceKey, reason: 'Budget', field, message });
     }
     const changed = new Set<ObjectKey>();
