@@ -30,6 +30,7 @@ import { EndpointAddresses } from './endpoint-addresses.ts';
 import { OwnerPods } from './owner-pods.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
+import { TakenNodePorts } from './taken-node-ports.ts';
 import { UdpOwners } from './udp-owners.ts';
 import { type WarningOptions, WarningsInForce } from './warnings-in-force.ts';
 
@@ -121,6 +122,7 @@ export class RouteTable implements ObjectSink {
   };
   readonly #udpOwners = new UdpOwners();
   readonly #contestedVips = new ContestedVips();
+  readonly #takenNodePorts = new TakenNodePorts();
   #revision = 0;
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
@@ -232,6 +234,7 @@ export class RouteTable implements ObjectSink {
     if (isSame) return;
     this.#nodeAddresses = addresses;
     this.#affect(this.#vipConflicts.setNodeAddresses(addresses));
+    this.#affect(this.#takenNodePorts.setNodeAddresses(addresses, this.routes()));
     this.#options.onChange();
   }
 
@@ -369,6 +372,7 @@ export class RouteTable implements ObjectSink {
     const replace = (old: Route | undefined, now: Route | undefined) => {
       this.routeCounts.replaceRoute(old, now);
       for (const key of this.#udpOwners.replaceRoute(old, now)) withWarnings.add(key);
+      for (const key of this.#takenNodePorts.replaceRoute(old, now)) withWarnings.add(key);
       for (const listener of this.#routeListeners) listener(old, now);
     };
     for (const route of removals) replace(route, undefined);
@@ -410,6 +414,7 @@ export class RouteTable implements ObjectSink {
       slices: this.#slices.of(key),
       routes,
       contestedVips: this.#contestedVips.of(key),
+      takenNodePorts: this.#takenNodePorts.of(routes),
       otherSpeakers: new Map(routes.flatMap((route) => [...this.#udpOwners.winners(route)])),
       nodeAddresses: this.#nodeAddresses,
       node: this.topology,

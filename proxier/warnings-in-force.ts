@@ -15,6 +15,8 @@ import {
   ownershipWarnings,
   type ServiceWarning,
   speakerWarnings,
+  type TakenNodePort,
+  takenNodePortWarnings,
 } from '../services/service-warnings.ts';
 import type { Timers } from '../sync/timers.ts';
 import type { ContestedVip } from './contested-vips.ts';
@@ -47,6 +49,7 @@ interface WarningInputs {
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
   readonly contestedVips: readonly ContestedVip[];
+  readonly takenNodePorts: readonly TakenNodePort[];
   /** See `speakerWarnings`. */
   readonly otherSpeakers: ReadonlyMap<ObjectKey, string>;
   readonly nodeAddresses: ReadonlySet<string>;
@@ -109,7 +112,8 @@ export class WarningsInForce {
     inputs: WarningInputs,
     onListeners: readonly ServiceWarning[],
   ): ServiceWarning[] {
-    const { state, slices, routes, contestedVips, otherSpeakers, nodeAddresses } = inputs;
+    const { state, slices, routes, contestedVips, takenNodePorts, otherSpeakers, nodeAddresses } =
+      inputs;
     const { warnings = [], ports = [], refusals = [] } = state?.served ?? {};
     const isRefused = refusals.length > 0;
     return [
@@ -120,6 +124,7 @@ export class WarningsInForce {
       ...onListeners,
       ...nodeEndpointWarnings(routes, nodeAddresses),
       ...contestWarnings(serviceKey, contestedVips),
+      ...takenNodePortWarnings(serviceKey, takenNodePorts),
       ...speakerWarnings(serviceKey, otherSpeakers),
       ...this.#ofOwnership(serviceKey, inputs),
     ];

@@ -458,6 +458,86 @@ describe('route-table: incremental resolution', () => {
   });
 });
 
+describe('route-table: a node port of another Service, on an external IP that is a node address', () => {
+  const NODE = '192.0.2.1';
+  const owner = (nodePort = 30_080) =>
+    service({ type: 'NodePort', ports: [servicePort({ nodePort })] });
+  const taker = (fields: Parameters<typeof servicePort>[0] = {}, externalIPs = [NODE]) =>
+    service({
+      key: 'evil/taker',
+      namespace: 'evil',
+      name: 'taker',
+      clusterIPs: ['10.96.0.66'],
+      externalIPs,
+      ports: [servicePort({ port: 30_080, ...fields })],
+    });
+  const start = () => {
+    const table = newTable();
+    table.setNodeAddresses(new Set([NODE]));
+    return table;
+  };
+  const raised = (table: RouteTable) =>
+    table
+      .takeChanges()
+      .refusals.warnings.map(({ serviceKey, message }) => `${serviceKey} ${message}`)
+      .sort();
+  const TAKEN = [
+    'default/web spec.ports.nodePort: 30080/TCP on 192.0.2.1 leads to a Service of namespace evil by its spec.externalIPs; use another node port, or ask the owner of the namespace to remove the address',
+    'evil/taker spec.externalIPs: 192.0.2.1 is an address of this node, and 30080/TCP is the node port of another Service: this Service receives connections to it there; use another address or port',
+  ];
+  const inForce = (table: RouteTable) =>
+    ['default/web', 'evil/taker'].flatMap((key) => table.inspect(key)?.warnings ?? []).length;
+
+  it('warns both Services, whichever comes last, until one of them changes', () => {
+    for (const services of [
+      [owner(), taker()],
+      [taker(), owner()],
+    ]) {
+      const table = start();
+      const warnings = services.flatMap((each) => {
+        table.upsert(each);
+        return raised(table);
+      });
+      assert.deepEqual(warnings.sort(), TAKEN);
+      table.upsert(taker({ port: 30_081 }));
+      assert.deepEqual(raised(table), []);
+      assert.equal(inForce(table), 0);
+      table.upsert(taker());
+      assert.deepEqual(raised(table), TAKEN);
+      table.upsert(owner(30_081));
+      table.takeChanges();
+      assert.equal(inForce(table), 0);
+    }
+  });
+
+  it('warns when the address becomes one of the node, and no longer when it is not', () => {
+    const table = newTable();
+    for (const each of [owner(), taker()]) table.upsert(each);
+    assert.deepEqual(raised(table), []);
+    table.setNodeAddresses(new Set([NODE]));
+    assert.deepEqual(raised(table), TAKEN);
+    table.setNodeAddresses(new Set());
+    table.takeChanges();
+    assert.equal(inForce(table), 0);
+  });
+
+  it('does not warn of another protocol, another address, or a Service with its own node port', () => {
+    const table = start();
+    const own = service({
+      type: 'NodePort',
+      name: 'own',
+      key: 'default/own',
+      clusterIPs: ['10.96.0.9'],
+      externalIPs: [NODE],
+      ports: [servicePort({ port: 30_090, nodePort: 30_090 })],
+    });
+    for (const each of [owner(), taker({ protocol: 'UDP' }), own]) table.upsert(each);
+    assert.deepEqual(raised(table), []);
+    table.upsert(taker({}, ['203.0.113.9']));
+    assert.deepEqual(raised(table), []);
+  });
+});
+
 describe('route-table: a Service with many addresses', () => {
   /** Microseconds that a Service with so many external IPs takes. */
   const cost = (count: number) => {
