@@ -23,8 +23,11 @@ describe('namespace-budget: what ranges cost', () => {
     const owned = { ownedPortsAnnotation: '20000-20999/UDP', portsPerPodAnnotation: '100' };
     assert.equal(rangeCost(ports(owned)), 1 + 10);
     const sources = { ...balanced, loadBalancerSourceRanges: ['10.0.0.0/8', '192.0.2.0/24'] };
-    assert.equal(rangeCost(ports({ ...sources, portsAnnotation: '1/UDP,3/UDP' })), 2 * (2 + 2));
-    assert.equal(rangeCost(ports({ ...sources, ...owned })), 2 * (1 + 10 + 2));
+    assert.equal(rangeCost(ports({ ...sources, portsAnnotation: '1/UDP,3/UDP' })), 2 * 2 + 2);
+    // Sources of owned ports are elements for each range, in a set that costs its size.
+    assert.equal(rangeCost(ports({ ...sources, ...owned })), 2 * (1 + 10) + 2 * 256);
+    const two = { ...owned, ownedPortsAnnotation: '20000-20999/UDP,30000-30999/UDP' };
+    assert.equal(rangeCost(ports({ ...sources, ...two })), 2 * (2 + 20) + 2 * 2 * 256);
   });
 });
 
@@ -87,7 +90,7 @@ describe('namespace-budget: Services of one namespace', () => {
       reason: 'Budget',
       field: 'metadata.annotations["portwide.dev/ports"]',
       message:
-        '4 ranges and slices are more than older Services leave of the 10 for namespace a on a node; list fewer ranges, or use all ports',
+        '4 ranges and slices are more than older Services leave of the 10 for namespace a on a node; list fewer ranges or source ranges, or use all ports',
     });
     // A younger one that fits is served.
     budget.replaceClaim('a/youngest', '2026-04-01', ranges(2));
