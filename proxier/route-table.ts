@@ -17,10 +17,11 @@ import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-ow
 import { entryBudget, type NamespaceBudget, rangeBudget } from '../services/namespace-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
-import { type ServedService, servedPorts } from '../services/served-ports.ts';
+import { type ServedPort, type ServedService, servedPorts } from '../services/served-ports.ts';
 import { healthChanges, type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
+import { nodePortsOf, vipFields } from '../services/vip-requests.ts';
 import type { ObjectSink, PodWatches } from '../sources/source.ts';
 import { AffectedServices, type TakeLimits } from './affected-services.ts';
 import type { RefusalState } from './backend.ts';
@@ -106,7 +107,7 @@ export class RouteTable implements ObjectSink {
   readonly #vipConflicts: VipConflicts;
   readonly #rangeBudget: NamespaceBudget;
   readonly #entryBudget = entryBudget();
-  /** Costs of the Services with ranges whose Routes `takeChanges` has returned, see `rangeCost`. */
+  /** Costs of the Services with ranges and large ones whose Routes `takeChanges` has returned, see `#costOf`. */
   readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
@@ -316,7 +317,7 @@ export class RouteTable implements ObjectSink {
     return this.#affected.size > 0;
   }
 
-  /** Whether affected Services without port ranges have not been resolved yet. */
+  /** Whether ordinary Services have not been resolved yet. */
   get hasOrdinaryChanges(): boolean {
     return this.#affected.hasOrdinary;
   }
@@ -336,10 +337,10 @@ export class RouteTable implements ObjectSink {
     const health: ServiceHealth[] = [];
     const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
-    for (const key of this.#affected.take(limits)) {
+    for (const key of this.#takeAffected(limits)) {
       // Its Routes stay as they are until its owners are known: `OwnerPods` affects it again.
       if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) continue;
-      const cost = this.#rangeBudget.costOf(key);
+      const cost = this.#costOf(key);
       if (cost > 0) this.#costs.set(key, cost);
       else this.#costs.delete(key);
       triggers.push(...this.#triggers.take(key));
@@ -507,8 +508,23 @@ export class RouteTable implements ObjectSink {
   /** Has Services resolved again. */
   #affect(services: Iterable<ObjectKey>): void {
     for (const key of services) {
-      const cost = Math.max(this.#costs.get(key) ?? 0, this.#rangeBudget.costOf(key));
-      this.#affected.add(key, cost);
+      const cost = Math.max(this.#costs.get(key) ?? 0, this.#costOf(key));
+      this.#affected.add(key, cost, () => placesOf(this.#routes.get(key) ?? []));
+    }
+  }
+
+  /** What a Service with ranges or a large one takes of the budgets; 0 for an ordinary Service. */
+  #costOf(key: ObjectKey): number {
+    return this.#rangeBudget.costOf(key) + this.#entryBudget.costOf(key);
+  }
+
+  /** Takes the next affected Services, each with waiting Services that may lose a port to it. */
+  *#takeAffected(limits: TakeLimits): Iterable<ObjectKey> {
+    const keys = this.#affected.take(limits);
+    for (const key of keys) {
+      for (const place of placesOf(this.#services.get(key)?.served.ports ?? []))
+        keys.push(...this.#affected.takeAt(place));
+      yield key;
     }
   }
 
@@ -556,6 +572,16 @@ export class RouteTable implements ObjectSink {
     this.#node = node;
     // Topology hints of every Service depend on the node's zone.
     if (zoneChanged) this.#affect(this.#services.keys());
+  }
+}
+
+/** Where a Service has ports: its VIPs, and its node ports. */
+function* placesOf(ports: Iterable<ServedPort | Route>): Iterable<string> {
+  for (const port of ports) {
+    for (const [, vip] of vipFields(port)) yield vip;
+    const { match, nodePort, family } = port;
+    if (nodePort > 0 && match.kind === 'port')
+      yield `${nodePortsOf(family)} ${match.protocol}/${nodePort}`;
   }
 }
 

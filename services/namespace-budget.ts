@@ -51,8 +51,8 @@ export function entryBudget(limit: number = 2 ** 15): NamespaceBudget {
 }
 
 /**
- * What a source range counts for each range of owned ports. All these are elements of one set (`allowed-ranges` of mode nftables),
- * in which an added element costs the size of the set: a change of 1,000 takes 0.4 s, of 10,000 17 s.
+ * What a source range counts for each range of owned ports. They are elements of set `allowed-ranges` in mode nftables, where an
+ * added element costs the size of the set. A change of 1,000 takes 0.4 s, of 10,000 17 s.
  */
 const OWNED_SOURCE_COST = 256;
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { type Node, POLICY_KINDS } from '../../api/objects.ts';
+import { type Node, POLICY_KINDS, type Service } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 
@@ -593,6 +593,93 @@ describe('route-table: the budget of entries of a namespace', () => {
     const changed = table.takeChanges();
     assert.equal(changed.routes.upserts.length, 199);
     assert.equal(changed.refusals.cleared.length, 1);
+  });
+});
+
+describe('route-table: Services that wait for ordinary ones', () => {
+  const [SHARED, ORDINARY_ONLY] = ['203.0.113.1', { services: 50, ranges: 0 }];
+  /** A Service with 205 entries for each port, among them a node port. */
+  const large = (ports: readonly number[]) =>
+    service({
+      type: 'LoadBalancer',
+      name: 'large',
+      key: 'default/large',
+      creationTimestamp: '2026-01-01',
+      clusterIPs: ['10.96.0.66'],
+      externalIPs: Array.from({ length: 203 }, (_, index) => `198.51.100.${index}`),
+      loadBalancerIngress: [{ ip: SHARED, ipMode: 'VIP' }],
+      ports: ports.map((port) => servicePort({ name: `p${port}`, port, nodePort: 30_000 + port })),
+    });
+  const ranged = (portsAnnotation?: string) =>
+    service({
+      type: 'LoadBalancer',
+      name: 'ranged',
+      key: 'default/ranged',
+      creationTimestamp: '2026-01-01',
+      clusterIPs: ['10.96.0.67'],
+      loadBalancerIngress: [{ ip: SHARED, ipMode: 'VIP' }],
+      portsAnnotation,
+    });
+  const other = (fields: Partial<Service> = {}) =>
+    service({
+      type: 'LoadBalancer',
+      creationTimestamp: '2026-02-01',
+      loadBalancerIngress: [{ ip: SHARED, ipMode: 'VIP' }],
+      ...fields,
+    });
+  const names = ({ upserts, removals }: ReturnType<RouteTable['takeChanges']>['routes']) =>
+    [upserts, removals].map((list) => list.map(({ id }) => id).sort());
+  const start = (...services: readonly Service[]) => {
+    const table = newTable();
+    for (const each of services) table.upsert(each);
+    table.takeChanges();
+    return table;
+  };
+  const PORTS = [80, 81, 82, 83, 84];
+
+  it('a large Service waits, and an ordinary one does not', () => {
+    const table = start(large(PORTS));
+    table.upsert(large([80, 81, 82, 83, 85]));
+    table.upsert(service());
+    const { upserts } = table.takeChanges(ORDINARY_ONLY).routes;
+    assert.deepEqual(
+      upserts.map(({ serviceKey }) => serviceKey),
+      ['default/web'],
+    );
+    assert.equal(table.hasOrdinaryChanges, false);
+    const waited = names(table.takeChanges({ services: 50, ranges: 1 }).routes);
+    assert.deepEqual(waited, [['default/large/IPv4/TCP/p85'], ['default/large/IPv4/TCP/p84']]);
+  });
+
+  for (const [title, before, after] of [
+    ['gives up', large(PORTS), large([81, 82, 83, 84, 85])],
+    ['has no longer, because it has ranges now', ranged(), ranged('1000-2000')],
+  ] as const) {
+    it(`a Service gets a port together with the change of a waiting one that ${title} the port`, () => {
+      const lost = `default/${before.name}/IPv4/TCP/${before.name === 'large' ? 'p80' : ''}`;
+      for (const isRefusedFirst of [true, false]) {
+        const table = start(before, ...(isRefusedFirst ? [other()] : []));
+        table.upsert(after);
+        if (!isRefusedFirst) table.upsert(other());
+        const [gained, removed] = names(table.takeChanges(ORDINARY_ONLY).routes);
+        assert.ok(gained?.includes('default/web/IPv4/TCP/'), String(gained));
+        assert.deepEqual(removed, [lost]);
+      }
+    });
+  }
+
+  it('a Service gets a port together with the removal of a waiting one, also a node port', () => {
+    for (const fields of [
+      {},
+      { loadBalancerIngress: [], ports: [servicePort({ nodePort: 30_080 })] },
+    ]) {
+      const table = start(large(PORTS));
+      table.remove('Service', 'default/large');
+      table.upsert(other(fields));
+      const [gained, removed] = names(table.takeChanges(ORDINARY_ONLY).routes);
+      assert.deepEqual(gained, ['default/web/IPv4/TCP/']);
+      assert.equal(removed?.length, PORTS.length);
+    }
   });
 });
 
