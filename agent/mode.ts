@@ -11,7 +11,7 @@ import type { NftMonitor } from '../nft/monitor.ts';
 import { NFTABLES_TRAFFIC } from '../nftables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { ModeTraffic } from '../proxier/kernel-rule.ts';
-import type { RangeLimit } from '../services/range-budget.ts';
+import type { RangeLimit } from '../services/namespace-budget.ts';
 import type { KernelFeature } from '../status/api/node-status.ts';
 import type { Takeover } from '../takeover/takeover.ts';
 import { openIptablesMode } from './iptables-mode.ts';
@@ -76,7 +76,7 @@ export interface ModeDefinition {
   nodePortSelection(options: RunOptions): RunOptions['nodeportAddresses'];
   /** Whether the mode serves ports owned by pods: they need rewriting without connection tracking, which only nf_tables has. */
   readonly servesOwnedPorts: boolean;
-  /** What the Services of a namespace may have; absent: as much as `RangeBudget` grants. */
+  /** What the Services of a namespace may have; absent: the default of `rangeBudget`. */
   readonly rangeLimit?: (options: RunOptions) => RangeLimit;
   /** Whether the mode can select an endpoint by a hash of the client. */
   readonly servesConsistentHash: boolean;

@@ -220,8 +220,8 @@ export function sourceRangesChain(
   return memoized(`firewall-${name}-${chain.name}`, options, () => {
     const { source, destination, randomIndex, inSet } = rulePartsFor(options.family);
     const set = SOURCE_RANGE_SETS[by];
-    const ports = keyOf(by === 'all' ? 'ip' : 'port', options.family);
-    const key = by === 'ranges' ? [destination, randomIndex(1, slot)] : ports;
+    const isByPort = by === 'port' || by === 'slices';
+    const key = isByPort ? keyOf('port', options.family) : [destination, randomIndex(1, slot)];
     return {
       rules: [[inSet([...key, source], set), goTo(chain.name)]],
       jumpTargets: [chain],
@@ -235,10 +235,10 @@ export type SourceRangesKind = RouteMatch['kind'] | 'slices';
 
 /** The sets of allowed sources (loadBalancerSourceRanges). */
 export const SOURCE_RANGE_SETS: Readonly<Record<SourceRangesKind, MapName>> = {
-  port: 'allowed-ports',
-  ranges: 'allowed-range-sources',
+  port: 'allowed-port-sources',
+  ranges: 'allowed-vip-sources',
   slices: 'allowed-ranges',
-  all: 'allowed-ips',
+  all: 'allowed-vip-sources',
 };
 
 /** A chain that adds or refreshes the affinity entry of a connection's client. */

@@ -184,8 +184,10 @@ export function* compileSteps(
     if (match.kind !== 'port') yield* addEndpoints('endpoint-ips', address, slot, dispatch);
     else yield* addEndpoints('endpoints', key, slot, dispatch);
     if (kind === 'cluster IP' && match.kind === 'port') add('cluster-ips', { key: address });
-    if (sources)
-      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS[match.kind], [{ key }], sources));
+    if (sources) {
+      const allowed = { key: match.kind === 'all' ? slotKey(address, slot) : key };
+      elements.push(...allowedSourceElements(SOURCE_RANGE_SETS[match.kind], [allowed], sources));
+    }
     if (healthCheckPort > 0) {
       add('health-check-node-ports', { key: Buffer.concat([address, portField(healthCheckPort)]) });
     }

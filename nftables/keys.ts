@@ -1,5 +1,5 @@
 /** Encodes VIPs, allowed sources and endpoints as keys and data of the maps of table `portwide`. */
-import { cidrContains } from '../api/addresses.ts';
+import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import type { PortRange } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
@@ -69,24 +69,33 @@ export function allowedSourceElements(
   keys: readonly NftElement[],
   { ranges, ownVips }: AllowedSources,
 ): MapElement[] {
-  return outermost([...ranges, ...ownVips.map(hostCidr)]).flatMap((cidr) => {
-    const [first, last] = cidrBounds(cidr);
-    return keys.map(({ key, keyEnd = key }) => ({
+  const rangeBounds = getOrCreate(boundsOfRanges, ranges, () => outermost(ranges.map(cidrBounds)));
+  const own = ownVips.map((vip) => cidrBounds(hostCidr(vip)));
+  const bounds = own.length === 0 ? rangeBounds : outermost([...rangeBounds, ...own]);
+  return bounds.flatMap(([first, last]) =>
+    keys.map(({ key, keyEnd = key }) => ({
       map,
       key: Buffer.concat([key, first]),
       keyEnd: Buffer.concat([keyEnd, last]),
-    }));
-  });
+    })),
+  );
 }
 
+/** First and last address of a CIDR. */
+type Bounds = ReturnType<typeof cidrBounds>;
+
+/** Bounds of source ranges, which all ports of a Service share. */
+const boundsOfRanges = new WeakMap<readonly string[], readonly Bounds[]>();
+
 /** Removes CIDRs that another CIDR contains: the kernel refuses overlapping ranges in a set. */
-function outermost(cidrs: readonly string[]): string[] {
-  const unique = [...new Set(cidrs)];
-  const [bits, host] = [
-    (cidr: string) => Number(cidr.split('/')[1]),
-    (cidr: string) => cidr.split('/')[0] ?? '',
-  ];
-  return unique.filter(
-    (cidr) => !unique.some((other) => bits(other) < bits(cidr) && cidrContains(other, host(cidr))),
+function outermost(cidrs: readonly Bounds[]): Bounds[] {
+  const sorted = cidrs.toSorted(
+    ([a, lastOfA], [b, lastOfB]) => a.compare(b) || lastOfB.compare(lastOfA),
   );
+  const kept: Bounds[] = [];
+  for (const each of sorted) {
+    const before = kept.at(-1)?.[1];
+    if (before === undefined || before.compare(each[1]) < 0) kept.push(each);
+  }
+  return kept;
 }

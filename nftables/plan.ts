@@ -342,7 +342,7 @@ export class NftPlan {
   }
 
   #planned(route: Route): PlannedRoute {
-    let sharing = SHARES_NO_VIP;
+    let sharing: Map<string, VipSharing> | undefined;
     for (const vip of vipsOf(route)) {
       const others = this.#allPortsOn(vip);
       const ranges = others.filter((id) => this.#allPortsByVip.get(vip)?.get(id) === 'ranges');
@@ -350,12 +350,13 @@ export class NftPlan {
       const sharesWithAllPorts = others.some((id) => id !== route.id);
       if (slot === 0 && !sharesWithAllPorts) continue;
       const lastSlot = slot === 1 ? ranges.length : undefined;
-      sharing = new Map([...sharing, [vip, { slot, sharesWithAllPorts, lastSlot }]]);
+      sharing ??= new Map();
+      sharing.set(vip, { slot, sharesWithAllPorts, lastSlot });
     }
     const spokenFor = this.#spokenFor(route);
     return {
       route,
-      sharing,
+      sharing: sharing ?? SHARES_NO_VIP,
       allowsOwnVips: allowsOwnVips(route, this.#nodeAddresses.addresses),
       ...(spokenFor.size === 0 ? {} : { spokenFor }),
     };

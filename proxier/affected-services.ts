@@ -1,12 +1,23 @@
-/** Services to resolve again: ordinary ones first, then those with port ranges, mostly the smallest first. */
+/** Services to resolve again: ordinary ones first, then costly ones, mostly the smallest first. */
+import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
 
 /** Limits of one `take`. */
 export interface TakeLimits {
   /** Ordinary Services, at most. */
   readonly services: number;
-  /** Ranges and slices (`rangeCost`), at most, unless the first Service has more; 0: only ordinary Services. */
+  /**
+   * Cost of Services with ranges and of large Services (`NamespaceBudget.costOf`), at most, unless the first of them has more;
+   * 0: only ordinary Services.
+   */
   readonly ranges: number;
+}
+
+/** A Service with ranges, or a large one. */
+interface Costly {
+  readonly cost: number;
+  /** See `AffectedServices.add`. */
+  readonly places: readonly string[];
 }
 
 /** One `take` in so many begins with the Service that has waited longest, or many changes of small ones could hold it up for ever. */
@@ -15,15 +26,17 @@ const TAKES_BY_COST = 8;
 /** Orders affected Services by what they cost, so that a change of an ordinary Service waits for no large one. */
 export class AffectedServices {
   readonly #ordinary = new Set<ObjectKey>();
-  /** Costs of Services with ranges, the longest wait first. */
-  readonly #costly = new Map<ObjectKey, number>();
+  /** The longest wait first. */
+  readonly #costly = new Map<ObjectKey, Costly>();
+  /** Costly Services by place. */
+  readonly #byPlace = new Map<string, Set<ObjectKey>>();
   #takes = 0;
 
   get size(): number {
     return this.#ordinary.size + this.#costly.size;
   }
 
-  /** Whether a Service without ranges is affected. */
+  /** Whether an ordinary Service is affected. */
   get hasOrdinary(): boolean {
     return this.#ordinary.size > 0;
   }
@@ -32,15 +45,20 @@ export class AffectedServices {
     return this.#ordinary.has(key) || this.#costly.has(key);
   }
 
-  /** @param cost ranges that the Service has or had; 0 for an ordinary Service. */
-  add(key: ObjectKey, cost: number): void {
-    const before = this.#costly.get(key) ?? 0;
-    if (cost === 0 && before === 0) {
+  /**
+   * @param cost what the Service costs or cost before; 0 for an ordinary Service.
+   * @param places VIPs and node ports of its Routes until it is taken; called for a costly Service only.
+   */
+  add(key: ObjectKey, cost: number, places: () => Iterable<string>): void {
+    const before = this.#costly.get(key);
+    if (cost === 0 && before === undefined) {
       this.#ordinary.add(key);
       return;
     }
     this.#ordinary.delete(key);
-    this.#costly.set(key, Math.max(cost, before));
+    const known = before?.places ?? [...new Set(places())];
+    this.#costly.set(key, { cost: Math.max(cost, before?.cost ?? 0), places: known });
+    for (const place of known) getOrCreate(this.#byPlace, place, () => new Set()).add(key);
   }
 
   /** Returns the next Services, and removes them. */
@@ -56,12 +74,31 @@ export class AffectedServices {
     this.#takes += 1;
     const byAge = [...this.#costly];
     const first = this.#takes % TAKES_BY_COST === 0 ? byAge.splice(0, 1) : [];
-    for (const [key, cost] of [...first, ...byAge.sort(([, a], [, b]) => a - b)]) {
+    for (const [key, { cost }] of [...first, ...byAge.sort(([, a], [, b]) => a.cost - b.cost)]) {
       if (cost > left && left < ranges) break;
       left -= cost;
-      this.#costly.delete(key);
+      this.#remove(key);
       taken.push(key);
     }
     return taken;
+  }
+
+  /**
+   * Returns the costly Services with Routes in a place, and removes them. A Service that gets a port there must be resolved
+   * together with the one that loses it: the port of a VIP is one key in the kernel.
+   */
+  takeAt(place: string): ObjectKey[] {
+    const keys = [...(this.#byPlace.get(place) ?? [])];
+    for (const key of keys) this.#remove(key);
+    return keys;
+  }
+
+  #remove(key: ObjectKey): void {
+    for (const place of this.#costly.get(key)?.places ?? []) {
+      const keys = this.#byPlace.get(place);
+      keys?.delete(key);
+      if (keys?.size === 0) this.#byPlace.delete(place);
+    }
+    this.#costly.delete(key);
   }
 }

@@ -53,7 +53,8 @@ const BACKOFF = { first: 500, max: 30_000 };
 const SERVICES_PER_TURN = 50;
 /**
  * Ranges and slices (`rangeCost`) of Services that one sync may change, unless one Service has more. A change of an ordinary
- * Service waits for one such sync, which takes about 20 ms. At the start, one sync writes everything.
+ * Service waits for one such sync, which takes about 20 ms. A large Service (`entryCost`) has more, and a sync of its own. At the
+ * start, one sync writes everything.
  */
 const RANGES_PER_SYNC = 1024;
 /** Minimum milliseconds between two syncs that change Services with ranges, if more wait than one sync may change. */

@@ -14,13 +14,24 @@ import {
 } from '../api/objects.ts';
 import type { NodeTopology } from '../endpoints/select.ts';
 import type { AddressHolders, EndpointWithoutSlice } from '../endpoints/slice-owners.ts';
-import { RangeBudget, type RangeLimit } from '../services/range-budget.ts';
+import {
+  entryBudget,
+  type NamespaceBudget,
+  type RangeLimit,
+  rangeBudget,
+} from '../services/namespace-budget.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
-import { type ServedService, servedPorts, serviceAddresses } from '../services/served-ports.ts';
+import {
+  type ServedPort,
+  type ServedService,
+  servedPorts,
+  serviceAddresses,
+} from '../services/served-ports.ts';
 import { healthChanges, type ServiceHealth, serviceHealth } from '../services/service-health.ts';
 import type { ServiceWarning } from '../services/service-warnings.ts';
 import { VipConflicts } from '../services/vip-conflicts.ts';
+import { nodePortsOf, vipFields } from '../services/vip-requests.ts';
 import type { ObjectSink, PodWatches } from '../sources/source.ts';
 import { AffectedServices, type TakeLimits } from './affected-services.ts';
 import type { RefusalState } from './backend.ts';
@@ -30,6 +41,7 @@ import { EndpointAddresses } from './endpoint-addresses.ts';
 import { OwnerPods } from './owner-pods.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
+import { TakenNodePorts } from './taken-node-ports.ts';
 import { UdpOwners } from './udp-owners.ts';
 import { type WarningOptions, WarningsInForce } from './warnings-in-force.ts';
 
@@ -108,8 +120,9 @@ export class RouteTable implements ObjectSink {
   readonly #services = new Map<ObjectKey, StoredService>();
   readonly #slices = new ServiceSlices();
   readonly #vipConflicts: VipConflicts;
-  readonly #rangeBudget: RangeBudget;
-  /** Costs of the Services with ranges whose Routes `takeChanges` has returned, see `rangeCost`. */
+  readonly #rangeBudget: NamespaceBudget;
+  readonly #entryBudget = entryBudget();
+  /** Costs of the Services with ranges and large ones whose Routes `takeChanges` has returned, see `#costOf`. */
   readonly #costs = new Map<ObjectKey, number>();
   readonly #routes = new Map<ObjectKey, readonly Route[]>();
   readonly #refusals = new Map<ObjectKey, readonly ServiceRefusal[]>();
@@ -125,6 +138,7 @@ export class RouteTable implements ObjectSink {
   };
   readonly #udpOwners = new UdpOwners();
   readonly #contestedVips = new ContestedVips();
+  readonly #takenNodePorts = new TakenNodePorts();
   #revision = 0;
   readonly #routeListeners = new Set<RouteListener>();
   /** Counts of the Routes that `takeChanges` has returned. */
@@ -147,7 +161,7 @@ export class RouteTable implements ObjectSink {
     };
     this.#unsynced = new Set(options.awaitedKinds ?? SERVING_KINDS);
     this.#vipConflicts = new VipConflicts(options.listeners?.map(({ port }) => port) ?? []);
-    this.#rangeBudget = new RangeBudget(options.rangeLimit);
+    this.#rangeBudget = rangeBudget(options.rangeLimit);
     this.#warnings = new WarningsInForce(options, (key) => this.#affectNow([key]));
     this.#pods = new OwnerPods(options.timers, (services) => this.#affectNow(services));
     this.#triggers = new ChangeTriggers(options.now ?? Date.now);
@@ -243,6 +257,7 @@ export class RouteTable implements ObjectSink {
     if (isSame) return;
     this.#nodeAddresses = addresses;
     this.#affect(this.#vipConflicts.setNodeAddresses(addresses));
+    this.#affect(this.#takenNodePorts.setNodeAddresses(addresses, this.routes()));
     this.#options.onChange();
   }
 
@@ -325,7 +340,7 @@ export class RouteTable implements ObjectSink {
     return this.#affected.size > 0;
   }
 
-  /** Whether affected Services without port ranges have not been resolved yet. */
+  /** Whether ordinary Services have not been resolved yet. */
   get hasOrdinaryChanges(): boolean {
     return this.#affected.hasOrdinary;
   }
@@ -345,10 +360,10 @@ export class RouteTable implements ObjectSink {
     const health: ServiceHealth[] = [];
     const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
-    for (const key of this.#affected.take(limits)) {
+    for (const key of this.#takeAffected(limits)) {
       // Its Routes stay as they are until its owners are known: `OwnerPods` affects it again.
       if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) continue;
-      const cost = this.#rangeBudget.costOf(key);
+      const cost = this.#costOf(key);
       if (cost > 0) this.#costs.set(key, cost);
       else this.#costs.delete(key);
       triggers.push(...this.#triggers.take(key));
@@ -381,6 +396,7 @@ export class RouteTable implements ObjectSink {
     const replace = (old: Route | undefined, now: Route | undefined) => {
       this.routeCounts.replaceRoute(old, now);
       for (const key of this.#udpOwners.replaceRoute(old, now)) withWarnings.add(key);
+      for (const key of this.#takenNodePorts.replaceRoute(old, now)) withWarnings.add(key);
       for (const listener of this.#routeListeners) listener(old, now);
     };
     for (const route of removals) replace(route, undefined);
@@ -422,6 +438,7 @@ export class RouteTable implements ObjectSink {
       slices: this.#slices.of(key),
       routes,
       contestedVips: this.#contestedVips.of(key),
+      takenNodePorts: this.#takenNodePorts.of(routes),
       otherSpeakers: new Map(routes.flatMap((route) => [...this.#udpOwners.winners(route)])),
       nodeAddresses: this.#nodeAddresses,
       node: this.topology,
@@ -467,24 +484,28 @@ export class RouteTable implements ObjectSink {
   #upsertService(service: Service): void {
     const served = servedPorts(service, this.#features);
     this.#services.set(service.key, { service, served, wanted: served });
-    this.#claimRanges(service.key, service.creationTimestamp, served.ports);
+    this.#claimBudgets(service.key, service.creationTimestamp, served.ports);
     this.#requestVips(service.key);
   }
 
   #removeService(key: ObjectKey): void {
     if (!this.#services.delete(key)) return;
-    this.#claimRanges(key, '', []);
+    this.#claimBudgets(key, '', []);
     this.#requestVips(key);
   }
 
-  /** Serves or refuses this and other Services of the namespace within its budget. */
-  #claimRanges(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
-    const changed = this.#rangeBudget.replaceClaim(key, creationTimestamp, ports);
-    for (const each of changed.add(key)) {
+  /** Serves or refuses this and other Services of the namespace within its budgets. */
+  #claimBudgets(key: ObjectKey, creationTimestamp: string, ports: ServedService['ports']): void {
+    const budgets = [this.#rangeBudget, this.#entryBudget];
+    const changed = budgets.flatMap((budget) => [
+      ...budget.replaceClaim(key, creationTimestamp, ports),
+    ]);
+    for (const each of new Set([key, ...changed])) {
       const state = this.#services.get(each);
       if (state === undefined) continue;
       const { wanted } = state;
-      const refusal = this.#rangeBudget.refusal(each);
+      // A Service has listed ports or ranges, so one budget counts it.
+      const refusal = this.#rangeBudget.refusal(each) ?? this.#entryBudget.refusal(each);
       const served = refusal === undefined ? wanted : { ...wanted, ports: [], refusals: [refusal] };
       this.#services.set(each, { ...state, served });
       if (each !== key) this.#requestVips(each);
@@ -505,8 +526,23 @@ export class RouteTable implements ObjectSink {
   /** Has Services resolved again. */
   #affect(services: Iterable<ObjectKey>): void {
     for (const key of services) {
-      const cost = Math.max(this.#costs.get(key) ?? 0, this.#rangeBudget.costOf(key));
-      this.#affected.add(key, cost);
+      const cost = Math.max(this.#costs.get(key) ?? 0, this.#costOf(key));
+      this.#affected.add(key, cost, () => placesOf(this.#routes.get(key) ?? []));
+    }
+  }
+
+  /** What a Service with ranges or a large one takes of the budgets; 0 for an ordinary Service. */
+  #costOf(key: ObjectKey): number {
+    return this.#rangeBudget.costOf(key) + this.#entryBudget.costOf(key);
+  }
+
+  /** Takes the next affected Services, each with waiting Services that may lose a port to it. */
+  *#takeAffected(limits: TakeLimits): Iterable<ObjectKey> {
+    const keys = this.#affected.take(limits);
+    for (const key of keys) {
+      for (const place of placesOf(this.#services.get(key)?.served.ports ?? []))
+        keys.push(...this.#affected.takeAt(place));
+      yield key;
     }
   }
 
@@ -557,9 +593,22 @@ export class RouteTable implements ObjectSink {
   }
 }
 
+/** Where a Service has ports: its VIPs, and its node ports. */
+function* placesOf(ports: Iterable<ServedPort | Route>): Iterable<string> {
+  for (const port of ports) {
+    for (const [, vip] of vipFields(port)) yield vip;
+    const { match, nodePort, family } = port;
+    if (nodePort > 0 && match.kind === 'port')
+      yield `${nodePortsOf(family)} ${match.protocol}/${nodePort}`;
+  }
+}
+
 function without(
   all: readonly ServiceRefusal[],
   known: readonly ServiceRefusal[],
 ): ServiceRefusal[] {
-  return all.filter((refusal) => !known.some((other) => isDeepStrictEqual(refusal, other)));
+  // A Service may lose thousands of VIPs, each with a refusal.
+  const keyOf = ({ field, message }: ServiceRefusal) => `${field} ${message}`;
+  const byKey = new Map(known.map((refusal) => [keyOf(refusal), refusal]));
+  return all.filter((refusal) => !isDeepStrictEqual(refusal, byKey.get(keyOf(refusal))));
 }

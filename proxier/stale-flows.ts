@@ -13,7 +13,7 @@
  *   The current rules then handle the client's next packet: another endpoint, or the rules, answer with a reset.
  */
 import { isDeepStrictEqual } from 'node:util';
-import { getOrCreate, setList } from '../api/collections.ts';
+import { getOrCreate } from '../api/collections.ts';
 import type { Protocol } from '../api/objects.ts';
 import { hasPort } from '../api/ports.ts';
 import type { Endpoint } from '../endpoints/select.ts';
@@ -50,7 +50,8 @@ const NO_FORMER_ENDPOINTS: ReadonlySet<string> = new Set();
  * changes.
  */
 export class StaleFlowTracker {
-  readonly #byVip = new Map<string, readonly Route[]>();
+  /** By VIP and id. */
+  readonly #byVip = new Map<string, Map<string, Route>>();
   readonly #byNodePort = new Map<string, Route>();
   readonly #resetsTcp: boolean;
   /**
@@ -105,7 +106,8 @@ export class StaleFlowTracker {
       [...keys].map((key): [Key, ReadonlySet<string>] => [key, NO_FORMER_ENDPOINTS]);
     const protocols = new Set(scope?.protocols).add('TCP');
     for (const routes of this.#byVip.values()) {
-      for (const route of routes) for (const each of this.#protocolsOf(route)) protocols.add(each);
+      for (const route of routes.values())
+        for (const each of this.#protocolsOf(route)) protocols.add(each);
     }
     for (const route of this.#byNodePort.values()) {
       for (const each of this.#protocolsOf(route)) protocols.add(each);
@@ -137,7 +139,7 @@ export class StaleFlowTracker {
     isNodeAddress: (address: string) => boolean,
   ): boolean {
     const former = scope.vips.get(flow.origDst);
-    const routes = this.#byVip.get(flow.origDst) ?? [];
+    const routes = [...(this.#byVip.get(flow.origDst)?.values() ?? [])];
     const nodePort = nodePortKey(protocol, flow.origDstPort);
     const formerOfPort = isNodeAddress(flow.origDst) ? scope.nodePorts.get(nodePort) : undefined;
     const vipOwner = former && ownerOf(routes, protocol, flow.origDstPort);
@@ -183,15 +185,16 @@ export class StaleFlowTracker {
   #addRoute(route: Route): void {
     // Index Routes of every protocol, because the endpoints of all Routes of a VIP count as live.
     for (const vip of vipsOf(route)) {
-      this.#byVip.set(vip, (this.#byVip.get(vip) ?? []).concat(route));
+      getOrCreate(this.#byVip, vip, () => new Map<string, Route>()).set(route.id, route);
     }
     for (const key of nodePortKeys(route)) this.#byNodePort.set(key, route);
   }
 
   #removeRoute(route: Route): void {
     for (const vip of vipsOf(route)) {
-      const others = (this.#byVip.get(vip) ?? []).filter(({ id }) => id !== route.id);
-      setList(this.#byVip, vip, others);
+      const routes = this.#byVip.get(vip);
+      routes?.delete(route.id);
+      if (routes?.size === 0) this.#byVip.delete(vip);
     }
     for (const key of nodePortKeys(route)) {
       if (this.#byNodePort.get(key)?.id === route.id) this.#byNodePort.delete(key);

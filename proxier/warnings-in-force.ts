@@ -1,5 +1,4 @@
 /** The warnings of each Service, so that each warning is reported once. */
-import { isDeepStrictEqual } from 'node:util';
 import { setList } from '../api/collections.ts';
 import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
 import { candidatesForAllPorts } from '../endpoints/select.ts';
@@ -16,6 +15,8 @@ import {
   ownershipWarnings,
   type ServiceWarning,
   speakerWarnings,
+  type TakenNodePort,
+  takenNodePortWarnings,
 } from '../services/service-warnings.ts';
 import type { Timers } from '../sync/timers.ts';
 import type { ContestedVip } from './contested-vips.ts';
@@ -48,6 +49,7 @@ interface WarningInputs {
   readonly slices: readonly EndpointSlice[];
   readonly routes: readonly Route[];
   readonly contestedVips: readonly ContestedVip[];
+  readonly takenNodePorts: readonly TakenNodePort[];
   /** See `speakerWarnings`. */
   readonly otherSpeakers: ReadonlyMap<ObjectKey, string>;
   readonly nodeAddresses: ReadonlySet<string>;
@@ -99,7 +101,10 @@ export class WarningsInForce {
     const known = this.of(serviceKey);
     const warnings = this.#compute(serviceKey, inputs, onListeners);
     setList(this.#warnings, serviceKey, warnings);
-    return warnings.filter((warning) => !known.some((other) => isDeepStrictEqual(warning, other)));
+    // Each VIP and namespace may cause a warning, see `contestWarnings`.
+    const keyOf = ({ sliceKey, message }: ServiceWarning) => `${sliceKey} ${message}`;
+    const keys = new Set(known.map(keyOf));
+    return warnings.filter((warning) => !keys.has(keyOf(warning)));
   }
 
   #compute(
@@ -107,7 +112,8 @@ export class WarningsInForce {
     inputs: WarningInputs,
     onListeners: readonly ServiceWarning[],
   ): ServiceWarning[] {
-    const { state, slices, routes, contestedVips, otherSpeakers, nodeAddresses } = inputs;
+    const { state, slices, routes, contestedVips, takenNodePorts, otherSpeakers, nodeAddresses } =
+      inputs;
     const { warnings = [], ports = [], refusals = [] } = state?.served ?? {};
     const isRefused = refusals.length > 0;
     return [
@@ -118,6 +124,7 @@ export class WarningsInForce {
       ...onListeners,
       ...nodeEndpointWarnings(routes, nodeAddresses),
       ...contestWarnings(serviceKey, contestedVips),
+      ...takenNodePortWarnings(serviceKey, takenNodePorts),
       ...speakerWarnings(serviceKey, otherSpeakers),
       ...this.#ofOwnership(serviceKey, inputs),
     ];

@@ -44,8 +44,9 @@ export function resolveRoute(
   const granted = (vip: string) => !refused.has(grantKey(port.id, vip));
   const clusterIP = granted(port.clusterIP) ? port.clusterIP : undefined;
   const externalIPs = port.externalIPs.filter((vip) => vip !== port.clusterIP && granted(vip));
+  const known = new Set(externalIPs);
   const loadBalancerIPs = port.loadBalancerIPs.filter(
-    (vip) => vip !== port.clusterIP && !externalIPs.includes(vip) && granted(vip),
+    (vip) => vip !== port.clusterIP && !known.has(vip) && granted(vip),
   );
   const nodePort = refused.has(nodePortGrantKey(port)) ? 0 : port.nodePort;
   const external = externalIPs.length > 0 || loadBalancerIPs.length > 0 || nodePort > 0;

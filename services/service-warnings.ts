@@ -1,6 +1,12 @@
 /** Warnings about valid Services and EndpointSlices: not used, or in conflict with ports of the node. */
 import { compareText } from '../api/collections.ts';
-import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
+import {
+  type EndpointSlice,
+  namespaceOf,
+  type ObjectKey,
+  type Protocol,
+  type Service,
+} from '../api/objects.ts';
 import { SERVICE_NAME_FIELD } from '../api/read-endpointslice.ts';
 import type { Candidate } from '../endpoints/select.ts';
 import { type EndpointWithoutSlice, HOLDER_REASONS } from '../endpoints/slice-owners.ts';
@@ -205,6 +211,35 @@ export function speakerWarnings(
     const message = `pods own the same UDP ports by ${winner}, and their packets leave as its VIP. Clients of Service ${serviceKey} get no answer on these ports; give the Services different ports or pods`;
     return { serviceKey, message };
   });
+}
+
+/** A node port of a Service that another Service has as a listed port on an address of this node. */
+export interface TakenNodePort {
+  readonly owner: ObjectKey;
+  /** The Service that has the address. */
+  readonly serviceKey: ObjectKey;
+  /** The field that has the address. */
+  readonly field: string;
+  readonly vip: string;
+  readonly protocol: Protocol;
+  readonly port: number;
+}
+
+/**
+ * Warns both Services. As in kube-proxy, the listed port is served. The owner gets no name of the other Service: a tenant may
+ * create any number of Services, and each new message is a new Event.
+ */
+export function takenNodePortWarnings(
+  serviceKey: ObjectKey,
+  taken: readonly TakenNodePort[],
+): ServiceWarning[] {
+  const warnings = taken.map(({ owner, serviceKey: taker, field, vip, protocol, port }) =>
+    owner === serviceKey
+      ? `spec.ports.nodePort: ${port}/${protocol} on ${vip} leads to a Service of namespace ${namespaceOf(taker)} by its ${field}; use another node port, or ask the owner of the namespace to remove the address`
+      : `${field}: ${vip} is an address of this node, and ${port}/${protocol} is the node port of another Service: this Service receives connections to it there; use another address or port`,
+  );
+  // Each node port of a Service may be taken, and both families may give the same warning.
+  return [...new Set(warnings)].map((message) => ({ serviceKey, isOfThisNode: true, message }));
 }
 
 /**

@@ -16,14 +16,15 @@ export interface ClaimChange {
 export class VipClaims {
   /** By address; the strongest kind first, then by priority. */
   readonly #byVip = new Map<string, readonly VipClaim[]>();
-  readonly #byService = new Map<ObjectKey, readonly VipClaim[]>();
+  /** By Service and address. */
+  readonly #byService = new Map<ObjectKey, ReadonlyMap<string, VipClaim>>();
 
   /** Replaces the claims of a Service. */
   replace(serviceKey: ObjectKey, claims: readonly VipClaim[]): ClaimChange[] {
-    const before = this.#byService.get(serviceKey) ?? [];
-    setList(this.#byService, serviceKey, claims);
+    const known = this.#byService.get(serviceKey) ?? new Map<string, VipClaim>();
     const after = new Map(claims.map((claim) => [claim.vip, claim]));
-    const known = new Map(before.map((claim) => [claim.vip, claim]));
+    if (after.size > 0) this.#byService.set(serviceKey, after);
+    else this.#byService.delete(serviceKey);
     return [...new Set([...known.keys(), ...after.keys()])].flatMap((vip): ClaimChange[] => {
       const [old, now] = [known.get(vip), after.get(vip)];
       if (old?.kind === now?.kind && old?.priority === now?.priority) return [];
@@ -45,8 +46,7 @@ export class VipClaims {
     if (first === undefined || first.serviceKey === serviceKey) return undefined;
     if (first.kind === 'cluster') return first;
     if (first.kind !== 'loadBalancer') return undefined;
-    const claim = this.#byService.get(serviceKey)?.find((each) => each.vip === vip);
-    return claim?.kind === 'external' ? first : undefined;
+    return this.#byService.get(serviceKey)?.get(vip)?.kind === 'external' ? first : undefined;
   }
 
   /** The claims that a change of the first claim decides differently, without the claims of the changed Service. */

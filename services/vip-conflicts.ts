@@ -103,15 +103,16 @@ export class VipConflicts {
     this.#nodeAddresses = addresses;
     const affected = new Set<ObjectKey>();
     const unlisted: VipRequest[] = [];
+    const vips = new Map<ObjectKey, Set<string>>();
     for (const vip of changed) {
-      for (const claim of this.#claims.at(vip)) {
-        for (const request of this.#requestsFor(claim)) {
-          const { kind } = request.match;
-          if (kind === 'port' && !this.#isWatched(request)) continue;
-          affected.add(request.serviceKey);
-          if (kind !== 'port') unlisted.push(request);
-        }
-      }
+      for (const { serviceKey } of this.#claims.at(vip))
+        getOrCreate(vips, serviceKey, () => new Set()).add(vip);
+    }
+    for (const request of this.#requestsFor(vips)) {
+      const { kind } = request.match;
+      if (kind === 'port' && !this.#isWatched(request)) continue;
+      affected.add(request.serviceKey);
+      if (kind !== 'port') unlisted.push(request);
     }
     this.#decide([], unlisted, affected);
     return affected;
@@ -175,13 +176,14 @@ export class VipConflicts {
 
     const affected = new Set<ObjectKey>();
     const toDecide = new Set(added);
+    // The addresses of each Service whose requests are decided again, so that its requests are searched once.
+    const vips = new Map<ObjectKey, Set<string>>();
     for (const { vip, claims: others } of this.#claims.replace(serviceKey, claims)) {
-      for (const request of kept.values()) if (request.vip === vip) toDecide.add(request);
-      for (const claim of others) {
-        affected.add(claim.serviceKey);
-        for (const request of this.#requestsFor(claim)) toDecide.add(request);
-      }
+      for (const { serviceKey: key } of others) affected.add(key);
+      for (const key of [serviceKey, ...others.map((claim) => claim.serviceKey)])
+        getOrCreate(vips, key, () => new Set()).add(vip);
     }
+    for (const request of this.#requestsFor(vips)) toDecide.add(request);
     this.#decide(removed, toDecide, affected);
     affected.delete(serviceKey);
     return affected;
@@ -217,8 +219,11 @@ export class VipConflicts {
     );
   }
 
-  #requestsFor({ serviceKey, vip }: VipClaim): VipRequest[] {
-    return (this.#requestsByService.get(serviceKey) ?? []).filter((each) => each.vip === vip);
+  /** The requests of Services for these addresses. */
+  *#requestsFor(vips: ReadonlyMap<ObjectKey, ReadonlySet<string>>): Iterable<VipRequest> {
+    for (const [serviceKey, wanted] of vips)
+      for (const request of this.#requestsByService.get(serviceKey) ?? [])
+        if (wanted.has(request.vip)) yield request;
   }
 
   #addOwned(request: VipRequest): void {

@@ -41,6 +41,8 @@ export class VipGrants {
   readonly #cells = new Map<string, VipRequest[]>();
   /** The granted request for each listed port, by VIP and cell; undefined if all are refused. */
   readonly #listed = new Map<string, Map<string, VipRequest | undefined>>();
+  /** Numbers of requests for ranges and all ports, by VIP. */
+  readonly #generalCounts = new Map<string, number>();
   /** Refused requests, each with the first request that it conflicts with. */
   readonly #winners = new Map<VipRequest, VipRequest>();
 
@@ -100,6 +102,7 @@ export class VipGrants {
       if (cell === undefined) this.#cells.set(key, [request]);
       else cell.splice(indexIn(cell, request, compareRequests), 0, request);
     }
+    this.#countGeneral(request, 1);
     return true;
   }
 
@@ -111,7 +114,15 @@ export class VipGrants {
       cell.splice(indexIn(cell, request, compareRequests), 1);
       if (cell.length === 0) this.#cells.delete(key);
     }
+    this.#countGeneral(request, -1);
     return true;
+  }
+
+  #countGeneral({ vip, match }: VipRequest, change: 1 | -1): void {
+    if (match.kind === 'port') return;
+    const count = (this.#generalCounts.get(vip) ?? 0) + change;
+    if (count === 0) this.#generalCounts.delete(vip);
+    else this.#generalCounts.set(vip, count);
   }
 
   #has(request: VipRequest): boolean {
@@ -151,6 +162,7 @@ export class VipGrants {
   /** The granted requests for ranges and all ports that include a listed port: at most one of each. */
   #grantedOver(port: VipRequest): VipRequest[] {
     const granted: VipRequest[] = [];
+    if (!this.#generalCounts.has(port.vip)) return granted;
     for (const key of [...blockCells(port), allCell(port.vip)]) {
       const isGranted = (each: VipRequest) => !this.#winners.has(each) && includes(each, port);
       const first = this.#cells.get(key)?.find(isGranted);

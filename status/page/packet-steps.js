@@ -110,7 +110,7 @@ function rangeLines(ranges) {
  */
 const CONTAINERS = [
   [/\b(no-endpoint-|cluster-ips|service-range-ips|KUBE-DROP)/, 'otherwise'],
-  [/\ballowed-(ports|ranges|range-sources|ips)|-SOURCE\b|-FW$/, 'sources'],
+  [/\ballowed-(port-sources|vip-sources|ranges)|-SOURCE\b|-FW$/, 'sources'],
   [/\bhairpin-connections|LOOP-BACK/, 'translate'],
   [/\baffinity/, 'choice'],
   [/\bowned-restricted-vips/, 'sources'],

@@ -73,7 +73,7 @@ describe('nftables-support: nftablesSupport', () => {
       assert.doesNotMatch(script, /meta l4proto \. [^@]*@[a-z-]*(ranges|allowed-)/);
       assert.match(
         script,
-        new RegExp(`daddr . ${protocol} . th dport . ${nftFamily(family)} saddr @allowed-ports`),
+        new RegExp(`daddr . ${protocol} . th dport . ${nftFamily(family)} saddr @allowed-ranges`),
       );
       assert.match(script, /daddr \. meta l4proto \. th dport vmap @service-ports/);
     }

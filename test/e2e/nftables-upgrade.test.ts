@@ -16,6 +16,9 @@ const VIPS = {
   none: { 4: '10.96.0.13', 6: 'fd00:10:96::13' },
   empty: { 4: '10.96.0.14', 6: 'fd00:10:96::14' },
   range: { 4: '10.96.0.15', 6: 'fd00:10:96::15' },
+  /** Load balancer IPs that let in only the client. */
+  restricted: { 4: '10.96.0.26', 6: 'fd00:10:96::26' },
+  restrictedAll: { 4: '10.96.0.27', 6: 'fd00:10:96::27' },
 };
 const PODS = { 4: '10.244.0.0/16', 6: 'fd00:10:244::/48' };
 const NODE_PORT = 30_080;
@@ -67,6 +70,12 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
     return family === 4 ? host.ipv4 : host.ipv6;
   };
 
+  const onlyClient = (last: string) => ({
+    type: 'LoadBalancer',
+    clusterIPs: [`10.96.0.${last}`, `fd00:10:96::${last}`],
+    loadBalancerSourceRanges: [`${lab.client.ipv4}/32`, `${lab.client.ipv6}/128`],
+  });
+
   /** The Services that the earlier table has. */
   const services = (): Manifest[] => [
     serviceManifest('web', {
@@ -85,6 +94,15 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       annotations: { 'portwide.dev/ports': '5000-5999' },
       spec: { clusterIPs: Object.values(VIPS.range), ...AFFINITY },
     }),
+    serviceManifest('restricted', {
+      spec: { ...onlyClient('16'), ports: [{ port: 80 }] },
+      ingress: Object.values(VIPS.restricted).map((ip) => ({ ip })),
+    }),
+    serviceManifest('restricted-all', {
+      annotations: ALL_PORTS,
+      spec: onlyClient('17'),
+      ingress: Object.values(VIPS.restrictedAll).map((ip) => ({ ip })),
+    }),
     serviceManifest('none', {
       spec: { clusterIPs: Object.values(VIPS.none), ports: [{ port: 80 }] },
     }),
@@ -96,6 +114,8 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       sliceManifest('web', family, lab.pods, { ports: [{ name: '', port: 8080 }] }),
       sliceManifest('all', family, lab.pods),
       sliceManifest('range', family, lab.pods),
+      sliceManifest('restricted', family, lab.pods, { ports: [{ name: '', port: 8080 }] }),
+      sliceManifest('restricted-all', family, lab.pods),
     ]),
   ];
 
@@ -110,6 +130,9 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       NONE: VIPS.none[family],
       EMPTY: VIPS.empty[family],
       RANGE: VIPS.range[family],
+      OPEN: VIPS.restricted[family],
+      WIDE: VIPS.restrictedAll[family],
+      CLIENT: addressOf(lab.client, family),
       POD_1: addressOf(lab.pods[0], family),
       POD_2: addressOf(lab.pods[1], family),
     };
@@ -153,6 +176,8 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
           [lab.client, addressOf(lab.node, family), () => NODE_PORT] as const,
           [lab.client, VIPS.all[family], randomPort] as const,
           [lab.client, VIPS.range[family], randomPort] as const,
+          [lab.client, VIPS.restricted[family], () => 80] as const,
+          [lab.client, VIPS.restrictedAll[family], randomPort] as const,
           [lab.pods[1] as Host, VIPS.web[family], () => 80] as const,
           [lab.node, VIPS.web[family], () => 80] as const,
         ],

@@ -18,7 +18,8 @@ interface Event {
 describe('listening ports of the agent', () => {
   let lab: Lab;
   before(async () => {
-    lab = await createLab({ pods: 0, remotePods: 0 });
+    lab = await createLab({ pods: 2, remotePods: 0 });
+    await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
   });
   after(async () => lab?.destroy());
 
@@ -120,6 +121,50 @@ describe('listening ports of the agent', () => {
       assert.equal(await unbound(), 0);
     } finally {
       await lab.node.stopServing({ protocol: 'TCP', port });
+      await agent.destroy();
+    }
+  });
+
+  it('serves a listed port on a node address that is the node port of another Service, and warns both', async () => {
+    const agent = new Agent(lab);
+    const port = 30_123;
+    try {
+      const [owners, takers] = lab.pods;
+      assert.ok(owners && takers);
+      const ports = [{ name: '', port: 8080 }];
+      agent.write('web', [
+        serviceManifest('door', {
+          spec: {
+            type: 'NodePort',
+            clusterIPs: ['10.96.0.21'],
+            ports: [{ port: 80, nodePort: port }],
+          },
+        }),
+        sliceManifest('door', 4, [owners], { ports }),
+        serviceManifest('taker', {
+          namespace: 'evil',
+          spec: {
+            clusterIPs: ['10.96.0.22'],
+            externalIPs: [lab.node.ipv4],
+            ports: [{ port }],
+          },
+        }),
+        sliceManifest('taker', 4, [takers], { namespace: 'evil', ports }),
+      ]);
+      await agent.start();
+      const result = await lab.client.tcp(lab.node.ipv4, port);
+      assert.equal(result.outcome, 'answered');
+      assert.equal(result.reply.host, takers.name);
+      const warnings = () =>
+        agent
+          .logged('Service is served with a warning')
+          .map((line) => [line.service, String(line.message).slice(0, 60)]);
+      await waitFor('both warnings', () => warnings().length >= 2, 30_000);
+      assert.deepEqual(warnings().sort(), [
+        ['default/door', 'spec.ports.nodePort: 30123/TCP on 192.168.77.10 leads to a S'],
+        ['evil/taker', 'spec.externalIPs: 192.168.77.10 is an address of this node, '],
+      ]);
+    } finally {
       await agent.destroy();
     }
   });

@@ -293,11 +293,11 @@ describe('backend: mode nftables', () => {
     await appliedBackend(fake, [only(['10.0.0.0/8', '172.16.0.0/12'])]);
     const { backend } = start(fake, [only(['10.1.0.0/16'])]);
     await backend.apply(true);
-    assert.deepEqual(fake.log.slice(1), [
-      'delete allowed-ports 1, add allowed-ports 1',
+    assert.deepEqual(fake.log.slice(2), [
+      'delete allowed-port-sources 1, add allowed-port-sources 1',
       'rules of external-port-1,firewall-port-external-port-1',
       'rules of all',
-      'delete allowed-ports 1',
+      'delete allowed-port-sources 1',
     ]);
     const match: RouteMatch = { kind: 'ranges', ranges: [{ protocol: 'TCP', from: 1, to: 9 }] };
     backend.update([route({ id: 'ranges', match }, [A])], []);
@@ -622,9 +622,9 @@ describe('backend: a packet in flight', () => {
     // Patterns of elements for port 80 in each dispatch map, by precedence, and the set of allowed sources.
     const [PORT, VIP_ALONE] = [/^10\.96\.0\.10 \. tcp \. 80 /, /^10\.96\.0\.10 /];
     const DISPATCH = [
-      ['service-ports', 'allowed-ports', PORT],
-      ['range-services', 'allowed-range-sources', /^10\.96\.0\.10 \. [1-3] /],
-      ['service-ips', 'allowed-ips', VIP_ALONE],
+      ['service-ports', 'allowed-port-sources', PORT],
+      ['range-services', 'allowed-vip-sources', /^10\.96\.0\.10 \. [1-3] /],
+      ['service-ips', 'allowed-vip-sources', VIP_ALONE],
     ] as const;
     const hasRange = (fake: FakeTables): boolean => {
       const ranges = textsIn(fake, 'vip-ranges-10').map((text) =>

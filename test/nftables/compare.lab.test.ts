@@ -190,12 +190,13 @@ describe('compare: mode nftables with the kernel', () => {
     ],
     [
       'an unknown allowed source',
-      'add element ip portwide allowed-ports { 203.0.113.1 . tcp . 80 . 198.51.100.0/24 }',
+      // The same as a number: 203.0.113.1 . tcp . 80 . 198.51.100.0-198.51.100.255
+      'add element ip portwide allowed-port-sources { 0xcb0071010600000000500000c6336400-0xcb0071010600000000500000c63364ff }',
       [
         [
           'unexpected',
           'element',
-          'allowed-ports',
+          'allowed-port-sources',
           null,
           '203.0.113.1 . tcp . 80 . 198.51.100.0-198.51.100.255',
           'default/web',

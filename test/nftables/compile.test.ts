@@ -264,15 +264,15 @@ describe('compile: elements and chains of a Route', () => {
     ]);
     assert.deepEqual(result['no-endpoint-ports'], [`${LB} . tcp . 80 : drop`]);
     assert.deepEqual(result.chains['firewall-port-external-port-2'], [
-      'ip daddr . meta l4proto . th dport . ip saddr @allowed-ports goto external-port-2',
+      'ip daddr . meta l4proto . th dport . ip saddr @allowed-port-sources goto external-port-2',
     ]);
-    assert.deepEqual(result['allowed-ports'], [
+    assert.deepEqual(result['allowed-port-sources'], [
       `${LB} . tcp . 80 . 10.0.0.0-10.255.255.255`,
       `${LB} . tcp . 80 . 192.0.2.0-192.0.2.127`,
       `${LB} . tcp . 80 . 192.0.2.128-192.0.2.255`,
     ]);
     const unserved = compiled(onlyLb({ sourceRanges }, []));
-    assert.equal(unserved['allowed-ports'], undefined);
+    assert.equal(unserved['allowed-port-sources'], undefined);
     assert.deepEqual(unserved['no-endpoint-ports'], [`${LB} . tcp . 80 : goto reject-packet`]);
   });
 
@@ -282,23 +282,23 @@ describe('compile: elements and chains of a Route', () => {
     const result = compiled(onlyLb({ match: ALL, ...fields }), { allowsOwnVips: true });
     const sources = ['192.0.2.0-192.0.2.255', LB, second];
     assert.deepEqual(
-      result['allowed-ips'],
-      [LB, second].flatMap((vip) => sources.map((source) => `${vip} . ${source}`)),
+      result['allowed-vip-sources'],
+      [LB, second].flatMap((vip) => sources.map((source) => `${vip} . 0 . ${source}`)),
     );
     assert.deepEqual(result.chains['firewall-all-external-ip-2'], [
-      'ip daddr . ip saddr @allowed-ips goto external-ip-2',
+      'ip daddr . numgen random mod 1 offset 0 . ip saddr @allowed-vip-sources goto external-ip-2',
     ]);
     const inside = compiled(onlyLb({ match: ALL, sourceRanges: ['203.0.113.0/24'] }), {
       allowsOwnVips: true,
     });
-    assert.deepEqual(inside['allowed-ips'], [`${LB} . 203.0.113.0-203.0.113.255`]);
+    assert.deepEqual(inside['allowed-vip-sources'], [`${LB} . 0 . 203.0.113.0-203.0.113.255`]);
     const ranged = compiled(onlyLb({ match: RANGES, sourceRanges: ['10.0.0.0/8'] }));
-    assert.deepEqual(ranged['allowed-range-sources'], [`${LB} . 1 . 10.0.0.0-10.255.255.255`]);
+    assert.deepEqual(ranged['allowed-vip-sources'], [`${LB} . 1 . 10.0.0.0-10.255.255.255`]);
     // A source allowed for a range must not be allowed for a port in it that belongs to another Service.
-    assert.equal(ranged['allowed-ports'], undefined);
+    assert.equal(ranged['allowed-port-sources'], undefined);
     assert.match(
       ranged.chains['firewall-ranges-slot1-external-ip-2-slot1']?.[0] ?? '',
-      /@allowed-range-sources goto/,
+      /@allowed-vip-sources goto/,
     );
   });
 

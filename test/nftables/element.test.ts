@@ -59,8 +59,8 @@ describe('element: identity and text', () => {
   };
 
   it('gives elements different ids by map, key and end of the range', () => {
-    const wide = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/8');
-    const narrow = rangeElement('allowed-ips', '203.0.113.1', '10.0.0.0/16');
+    const wide = rangeElement('allowed-ranges', '203.0.113.1', { from: 1, to: 2 }, '10.0.0.0/8');
+    const narrow = rangeElement('allowed-ranges', '203.0.113.1', { from: 1, to: 2 }, '10.0.0.0/16');
     const keys = [one, { ...one, map: 'cluster-ips' as const }, wide, narrow].map(elementId);
     assert.equal(new Set(keys).size, 4);
     assert.equal(elementKeyText({ ...one, keyEnd: Buffer.from(one.key) }), elementKeyText(one));
@@ -72,7 +72,7 @@ describe('element: identity and text', () => {
       { map: 'service-ips', key: Buffer.from('2d2d2d2d', 'hex') },
       rangeElement('tracked-owners-1', '45.45.45.45', { from: 45, to: 11_565 }),
       rangeElement('tracked-owners-1', '45.45.45.45', { from: 11_565, to: 11_565 }),
-      rangeElement('allowed-ports', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
+      rangeElement('allowed-ranges', '10.0.0.45', { from: 1, to: 2 }, '45.0.0.0/8'),
       { map: 'udp-owners-1', key: Buffer.from('3e3e3e3e3e3e3e3e', 'hex'), bound: 'start' },
       { map: 'udp-owners-1', key: Buffer.from('3c3c3c3c3c3c3c3c', 'hex'), bound: 'end' },
     ];
@@ -83,8 +83,8 @@ describe('element: identity and text', () => {
       const ends = [again.keyEnd, mapSpec(element.map).isInterval ? element.keyEnd : undefined];
       assert.deepEqual(ends[0]?.toString('hex'), ends[1]?.toString('hex'));
     }
-    const six = rangeElement('allowed-ips', 'fd00::1', '2001:db8::/32');
-    const again = elementFromKeyText('allowed-ips', elementKeyText(six), 'IPv6');
+    const six = rangeElement('allowed-ranges', 'fd00::1', { from: 1, to: 2 }, '2001:db8::/32');
+    const again = elementFromKeyText('allowed-ranges', elementKeyText(six), 'IPv6');
     assert.deepEqual(again, six);
   });
 
@@ -118,7 +118,7 @@ describe('element: overlapping ranges', () => {
 
   it('finds overlapping ranges only if they overlap in every field of one map', () => {
     const allowed = (from: number, to: number, cidr: string) =>
-      rangeElement('allowed-ports', '203.0.113.1', { from, to }, cidr);
+      rangeElement('allowed-ranges', '203.0.113.1', { from, to }, cidr);
     const old = [allowed(1, 9, '10.0.0.0/8'), allowed(1, 9, '11.0.0.0/8'), ports(1, 9)];
     assert.deepEqual(found(old, [allowed(9, 20, '10.1.0.0/16')]), [0]);
     assert.deepEqual(found(old, [allowed(10, 20, '10.1.0.0/16')]), []);
@@ -206,8 +206,8 @@ describe('element: maps and sets', () => {
       'map endpoints { typeof ip daddr . meta l4proto . th dport . numgen random mod 65536 : ip daddr . th dport; }',
     );
     assert.equal(
-      mapDeclaration('allowed-ports', 'IPv6', 'numbers'),
-      'set allowed-ports { typeof ip6 daddr . meta l4proto . th dport . ip6 daddr; flags interval; }',
+      mapDeclaration('allowed-ranges', 'IPv6', 'numbers'),
+      'set allowed-ranges { typeof ip6 daddr . meta l4proto . th dport . ip6 daddr; flags interval; }',
     );
     assert.equal(
       mapDeclaration('cluster-ips', 'IPv4', 'numbers'),

@@ -17,7 +17,7 @@ const damage: fc.Arbitrary<string | number> = fc.oneof(
     'flush chain IP portwide nat-prerouting',
     'flush map IP portwide service-ports',
     'flush map IP portwide range-services; flush set IP portwide hairpin-connections',
-    'flush set IP portwide allowed-ports; flush map IP portwide endpoints',
+    'flush set IP portwide allowed-ranges; flush map IP portwide endpoints',
     'add table IP portwide { flags dormant; }',
     'add chain IP portwide filter-forward { policy drop; }',
     'insert rule IP portwide services accept; add rule IP portwide reject-packet drop',
@@ -33,7 +33,7 @@ const damage: fc.Arbitrary<string | number> = fc.oneof(
      add map IP portwide verdicts { type mark : verdict; elements = { 1 : jump foreign } }
      add rule IP portwide foreign meta mark vmap @verdicts`,
     'add element IP portwide range-services { ADDRESS . 1 : drop }',
-    'add element IP portwide allowed-ports { ADDRESS . tcp . 79-81 . ANY }',
+    'add element IP portwide allowed-ranges { ADDRESS . tcp . 79-81 . ANY }',
     'add element IP portwide affinity { ADDRESS . ADDRESS . tcp . 80 : ADDRESS . 80 }',
     'flush chain IP portwide service-endpoints-check; delete map IP portwide no-endpoint-ports',
     `delete table IP portwide

@@ -101,6 +101,11 @@ export const nftMode = {
     return result.result();
   },
 
+  /** Microseconds that the process has spent in the kernel. */
+  async modeKernelTime(): Promise<number> {
+    return process.cpuUsage().system;
+  },
+
   async modeWarnings(name: string): Promise<readonly string[]> {
     return agent(name).warnings;
   },

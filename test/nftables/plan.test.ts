@@ -255,10 +255,10 @@ describe('plan: diffs of map elements', () => {
     const plan = appliedPlan(only(['10.0.0.0/8', '172.16.0.0/12']));
     assert.deepEqual(nextDiff(plan, [only(['10.1.0.0/16'])]), {
       chains: [],
-      deletes: [`allowed-ports: ${LB} . tcp . 80 . 10.0.0.0-10.255.255.255`],
-      adds: [`allowed-ports: ${LB} . tcp . 80 . 10.1.0.0-10.1.255.255`],
+      deletes: [`allowed-port-sources: ${LB} . tcp . 80 . 10.0.0.0-10.255.255.255`],
+      adds: [`allowed-port-sources: ${LB} . tcp . 80 . 10.1.0.0-10.1.255.255`],
       // A packet in flight from an allowed source may still look this up.
-      cleanup: [`allowed-ports: ${LB} . tcp . 80 . 172.16.0.0-172.31.255.255`],
+      cleanup: [`allowed-port-sources: ${LB} . tcp . 80 . 172.16.0.0-172.31.255.255`],
     });
     const allPorts = appliedPlan(route({ match: ranges(100, 200) }, [A]));
     const { deletes, adds } = nextDiff(allPorts, [route({ match: ranges(150, 250) }, [A])]);
@@ -402,7 +402,7 @@ describe('plan: Services that share a VIP', () => {
     const allowed = [...removed.deletes, ...removed.cleanup].filter((text) =>
       /^allowed/.test(text),
     );
-    assert.deepEqual(allowed, [`allowed-range-sources: ${LB} . 1 . 10.0.0.0-10.255.255.255`]);
+    assert.deepEqual(allowed, [`allowed-vip-sources: ${LB} . 1 . 10.0.0.0-10.255.255.255`]);
     assert.ok(
       !removed.deletes.some((text) => /^health/.test(text)),
       'another Route still needs it',
@@ -464,7 +464,7 @@ describe('plan: node addresses', () => {
     plan.update([route({ clusterIP: undefined, loadBalancerIPs: [LB], sourceRanges }, [A])], []);
     snapshot(plan);
     plan.setNodeAddresses(nodeAddresses);
-    const own = `allowed-ports: ${LB} . tcp . 80 . ${LB}`;
+    const own = `allowed-port-sources: ${LB} . tcp . 80 . ${LB}`;
     assert.deepEqual(diffTexts(plan.diff()).adds, [own, 'node-port-ips: 192.0.2.8']);
     plan.setNodeAddresses({ addresses: ['198.51.100.1'], primary: ['192.0.2.8'] });
     assert.deepEqual(diffTexts(plan.diff()).cleanup, [own]);

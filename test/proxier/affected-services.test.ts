@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { AffectedServices } from '../../proxier/affected-services.ts';
 
+const nowhere = () => [];
+
 describe('affected-services: order of changes', () => {
   it('takes ordinary Services first, then the cheapest up to the limit', () => {
     const affected = new AffectedServices();
@@ -11,7 +13,7 @@ describe('affected-services: order of changes', () => {
       ['two', 0],
       ['large', 500],
     ] as const)
-      affected.add(key, cost);
+      affected.add(key, cost, nowhere);
     assert.equal(affected.hasOrdinary, true);
     assert.deepEqual(affected.take({ services: 1, ranges: 1000 }), ['one']);
     assert.deepEqual(affected.take({ services: 5, ranges: 0 }), ['two']);
@@ -23,22 +25,34 @@ describe('affected-services: order of changes', () => {
 
   it('counts a Service by the most that it has or had', () => {
     const affected = new AffectedServices();
-    affected.add('x', 0);
-    affected.add('x', 7);
-    affected.add('x', 0);
+    affected.add('x', 0, nowhere);
+    affected.add('x', 7, nowhere);
+    affected.add('x', 0, nowhere);
     assert.equal(affected.has('x'), true);
     assert.deepEqual([affected.size, affected.hasOrdinary], [1, false]);
   });
 
   it('takes a large Service at last, although small ones change all the time', () => {
     const affected = new AffectedServices();
-    affected.add('big', 900);
-    affected.add('bigger', 1000);
+    affected.add('big', 900, nowhere);
+    affected.add('bigger', 1000, nowhere);
     const large: string[] = [];
     for (let turn = 0; turn < 16; turn++) {
-      affected.add(`small-${turn % 2}`, 1000 - turn - 200);
+      affected.add(`small-${turn % 2}`, 1000 - turn - 200, nowhere);
       large.push(...affected.take({ services: 1, ranges: 900 }).filter((key) => /big/.test(key)));
     }
     assert.deepEqual(large, ['big', 'bigger']);
+  });
+
+  it('takes costly Services by a place where they have Routes, once', () => {
+    const affected = new AffectedServices();
+    affected.add('big', 900, () => ['one', 'two', 'one']);
+    affected.add('big', 901, () => assert.fail('its Routes are known'));
+    affected.add('other', 5, () => ['two']);
+    affected.add('ordinary', 0, () => assert.fail('an ordinary Service'));
+    assert.deepEqual(affected.takeAt('one'), ['big']);
+    assert.deepEqual(affected.takeAt('two'), ['other']);
+    assert.deepEqual(affected.takeAt('two'), []);
+    assert.equal(affected.size, 1);
   });
 });

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { type Node, POLICY_KINDS, SERVING_KINDS } from '../../api/objects.ts';
+import { type Node, POLICY_KINDS, SERVING_KINDS, type Service } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
 
@@ -468,6 +468,231 @@ describe('route-table: incremental resolution', () => {
       return table.takeChanges().refusals.warnings.length;
     };
     assert.deepEqual([warnings('a'), warnings('a'), warnings('b')], [1, 0, 1]);
+  });
+});
+
+describe('route-table: a node port of another Service, on an external IP that is a node address', () => {
+  const NODE = '192.0.2.1';
+  const owner = (nodePort = 30_080) =>
+    service({ type: 'NodePort', ports: [servicePort({ nodePort })] });
+  const taker = (fields: Parameters<typeof servicePort>[0] = {}, externalIPs = [NODE]) =>
+    service({
+      key: 'evil/taker',
+      namespace: 'evil',
+      name: 'taker',
+      clusterIPs: ['10.96.0.66'],
+      externalIPs,
+      ports: [servicePort({ port: 30_080, ...fields })],
+    });
+  const start = () => {
+    const table = newTable();
+    table.setNodeAddresses(new Set([NODE]));
+    return table;
+  };
+  const raised = (table: RouteTable) =>
+    table
+      .takeChanges()
+      .refusals.warnings.map(({ serviceKey, message }) => `${serviceKey} ${message}`)
+      .sort();
+  const TAKEN = [
+    'default/web spec.ports.nodePort: 30080/TCP on 192.0.2.1 leads to a Service of namespace evil by its spec.externalIPs; use another node port, or ask the owner of the namespace to remove the address',
+    'evil/taker spec.externalIPs: 192.0.2.1 is an address of this node, and 30080/TCP is the node port of another Service: this Service receives connections to it there; use another address or port',
+  ];
+  const inForce = (table: RouteTable) =>
+    ['default/web', 'evil/taker'].flatMap((key) => table.inspect(key)?.warnings ?? []).length;
+
+  it('warns both Services, whichever comes last, until one of them changes', () => {
+    for (const services of [
+      [owner(), taker()],
+      [taker(), owner()],
+    ]) {
+      const table = start();
+      const warnings = services.flatMap((each) => {
+        table.upsert(each);
+        return raised(table);
+      });
+      assert.deepEqual(warnings.sort(), TAKEN);
+      table.upsert(taker({ port: 30_081 }));
+      assert.deepEqual(raised(table), []);
+      assert.equal(inForce(table), 0);
+      table.upsert(taker());
+      assert.deepEqual(raised(table), TAKEN);
+      table.upsert(owner(30_081));
+      table.takeChanges();
+      assert.equal(inForce(table), 0);
+    }
+  });
+
+  it('warns when the address becomes one of the node, and no longer when it is not', () => {
+    const table = newTable();
+    for (const each of [owner(), taker()]) table.upsert(each);
+    assert.deepEqual(raised(table), []);
+    table.setNodeAddresses(new Set([NODE]));
+    assert.deepEqual(raised(table), TAKEN);
+    table.setNodeAddresses(new Set());
+    table.takeChanges();
+    assert.equal(inForce(table), 0);
+  });
+
+  it('does not warn of another protocol, another address, or a Service with its own node port', () => {
+    const table = start();
+    const own = service({
+      type: 'NodePort',
+      name: 'own',
+      key: 'default/own',
+      clusterIPs: ['10.96.0.9'],
+      externalIPs: [NODE],
+      ports: [servicePort({ port: 30_090, nodePort: 30_090 })],
+    });
+    for (const each of [owner(), taker({ protocol: 'UDP' }), own]) table.upsert(each);
+    assert.deepEqual(raised(table), []);
+    table.upsert(taker({}, ['203.0.113.9']));
+    assert.deepEqual(raised(table), []);
+  });
+});
+
+describe('route-table: a Service with many addresses', () => {
+  /** Microseconds that a Service with so many external IPs takes. */
+  const cost = (count: number) => {
+    const table = newTable();
+    const externalIPs = Array.from(
+      { length: count },
+      (_, index) => `203.0.${index >> 8}.${index & 255}`,
+    );
+    const before = process.cpuUsage();
+    table.upsert(service({ externalIPs }));
+    table.takeChanges();
+    const { user, system } = process.cpuUsage(before);
+    return user + system;
+  };
+
+  it('costs what it has, not its square', function () {
+    this.timeout(60_000);
+    cost(1000);
+    const [few, many] = [cost(1000), cost(16_000)];
+    // 16 times as many, 256 times for the square.
+    assert.ok(many < 64 * few, `${few} µs for 1,000 addresses, ${many} for 16,000`);
+  });
+});
+
+describe('route-table: the budget of entries of a namespace', () => {
+  const VIPS = 163;
+  /** A Service with 32,800 entries. */
+  const large = (name: string, clusterIP: string, count: number) =>
+    service({
+      namespace: 'evil',
+      name,
+      creationTimestamp: name,
+      clusterIPs: [clusterIP],
+      externalIPs: Array.from({ length: VIPS }, (_, index) => `203.0.113.${index}`),
+      ports: Array.from({ length: count }, (_, index) =>
+        servicePort({ name: `p${index}`, port: index + 1 }),
+      ),
+    });
+
+  it('refuses what exceeds it, by the default of all modes, and says what to do', () => {
+    const table = newTable();
+    table.upsert(service());
+    table.upsert(large('2026-01-01', '10.96.0.1', 200));
+    const { routes, refusals } = table.takeChanges();
+    assert.deepEqual(
+      routes.upserts.map(({ serviceKey }) => serviceKey),
+      ['default/web'],
+    );
+    const [{ reason, field, message } = assert.fail('no refusal')] = refusals.raised;
+    assert.deepEqual([reason, field], ['Budget', 'spec.ports']);
+    assert.match(message, /^32800 entries .* of the 32768 for namespace evil .*; list fewer ports/);
+    table.upsert(large('2026-01-01', '10.96.0.1', 199));
+    const changed = table.takeChanges();
+    assert.equal(changed.routes.upserts.length, 199);
+    assert.equal(changed.refusals.cleared.length, 1);
+  });
+});
+
+describe('route-table: Services that wait for ordinary ones', () => {
+  const [SHARED, ORDINARY_ONLY] = ['203.0.113.1', { services: 50, ranges: 0 }];
+  /** A Service with 205 entries for each port, among them a node port. */
+  const large = (ports: readonly number[]) =>
+    service({
+      type: 'LoadBalancer',
+      name: 'large',
+      key: 'default/large',
+      creationTimestamp: '2026-01-01',
+      clusterIPs: ['10.96.0.66'],
+      externalIPs: Array.from({ length: 203 }, (_, index) => `198.51.100.${index}`),
+      loadBalancerIngress: [{ ip: SHARED, ipMode: 'VIP' }],
+      ports: ports.map((port) => servicePort({ name: `p${port}`, port, nodePort: 30_000 + port })),
+    });
+  const ranged = (portsAnnotation?: string) =>
+    service({
+      type: 'LoadBalancer',
+      name: 'ranged',
+      key: 'default/ranged',
+      creationTimestamp: '2026-01-01',
+      clusterIPs: ['10.96.0.67'],
+      loadBalancerIngress: [{ ip: SHARED, ipMode: 'VIP' }],
+      portsAnnotation,
+    });
+  const other = (fields: Partial<Service> = {}) =>
+    service({
+      type: 'LoadBalancer',
+      creationTimestamp: '2026-02-01',
+      loadBalancerIngress: [{ ip: SHARED, ipMode: 'VIP' }],
+      ...fields,
+    });
+  const names = ({ upserts, removals }: ReturnType<RouteTable['takeChanges']>['routes']) =>
+    [upserts, removals].map((list) => list.map(({ id }) => id).sort());
+  const start = (...services: readonly Service[]) => {
+    const table = newTable();
+    for (const each of services) table.upsert(each);
+    table.takeChanges();
+    return table;
+  };
+  const PORTS = [80, 81, 82, 83, 84];
+
+  it('a large Service waits, and an ordinary one does not', () => {
+    const table = start(large(PORTS));
+    table.upsert(large([80, 81, 82, 83, 85]));
+    table.upsert(service());
+    const { upserts } = table.takeChanges(ORDINARY_ONLY).routes;
+    assert.deepEqual(
+      upserts.map(({ serviceKey }) => serviceKey),
+      ['default/web'],
+    );
+    assert.equal(table.hasOrdinaryChanges, false);
+    const waited = names(table.takeChanges({ services: 50, ranges: 1 }).routes);
+    assert.deepEqual(waited, [['default/large/IPv4/TCP/p85'], ['default/large/IPv4/TCP/p84']]);
+  });
+
+  for (const [title, before, after] of [
+    ['gives up', large(PORTS), large([81, 82, 83, 84, 85])],
+    ['has no longer, because it has ranges now', ranged(), ranged('1000-2000')],
+  ] as const) {
+    it(`a Service gets a port together with the change of a waiting one that ${title} the port`, () => {
+      const lost = `default/${before.name}/IPv4/TCP/${before.name === 'large' ? 'p80' : ''}`;
+      for (const isRefusedFirst of [true, false]) {
+        const table = start(before, ...(isRefusedFirst ? [other()] : []));
+        table.upsert(after);
+        if (!isRefusedFirst) table.upsert(other());
+        const [gained, removed] = names(table.takeChanges(ORDINARY_ONLY).routes);
+        assert.ok(gained?.includes('default/web/IPv4/TCP/'), String(gained));
+        assert.deepEqual(removed, [lost]);
+      }
+    });
+  }
+
+  it('a Service gets a port together with the removal of a waiting one, also a node port', () => {
+    for (const fields of [
+      {},
+      { loadBalancerIngress: [], ports: [servicePort({ nodePort: 30_080 })] },
+    ]) {
+      const table = start(large(PORTS));
+      table.remove('Service', 'default/large');
+      table.upsert(other(fields));
+      const [gained, removed] = names(table.takeChanges(ORDINARY_ONLY).routes);
+      assert.deepEqual(gained, ['default/web/IPv4/TCP/']);
+      assert.equal(removed?.length, PORTS.length);
+    }
   });
 });
 

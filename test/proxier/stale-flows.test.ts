@@ -67,6 +67,23 @@ describe('stale-flows: stale conntrack entries', () => {
     }
   });
 
+  it('looks at no other Route of the VIP when one changes, because a Service may list thousands of ports', () => {
+    const tracker = new StaleFlowTracker();
+    let reads = 0;
+    const routes = Array.from({ length: 100 }, (_, index) => {
+      const match = { kind: 'port', protocol: 'TCP', port: index + 1 } as const;
+      return Object.defineProperty(route({ match }), 'id', {
+        get: () => {
+          reads += 1;
+          return `port ${index}`;
+        },
+      });
+    });
+    for (const one of routes) tracker.replaceRoute(undefined, one);
+    for (const one of routes) tracker.replaceRoute(one, undefined);
+    assert.equal(reads, 200);
+  });
+
   it('does not search entries when endpoints are only added, or a TCP port changes', () => {
     assert.equal(check(udp({}, ['10.0.0.1']), udp({}, ['10.0.0.1', '10.0.0.2'])).scope, undefined);
     assert.equal(check(route({}, ['10.0.0.1']), route({}, [])).scope, undefined);

@@ -248,7 +248,7 @@ export function fakeDetail(fields: Partial<ServiceDetail> = {}): ServiceDetail {
       element('service-ips', '10.96.0.11 : goto cluster-ips-7'),
       element('endpoint-ips', '10.96.0.11 . 0 : 10.244.0.5'),
       {
-        ...element('allowed-ips', '203.0.113.7 . 192.0.2.0/24'),
+        ...element('allowed-vip-sources', '203.0.113.7 . 0 . 192.0.2.0/24'),
         actual: null,
         state: 'missing',
       },

@@ -143,8 +143,8 @@ describe('status page: steps of a packet', () => {
     ['element', 'service-ips', '10.96.0.1 : goto firewall-ips-cluster', 'match'],
     ['element', 'service-ports', '10.96.0.1 . tcp . 80 : goto endpoints-3', 'match'],
     ['element', 'node-ports', 'tcp . 30080 : goto x', 'match'],
-    ['element', 'allowed-ips', '10.96.0.1 . 192.0.2.0/24', 'sources'],
-    ['element', 'allowed-range-sources', '10.96.0.1 . 1 . 192.0.2.0/24', 'sources'],
+    ['element', 'allowed-port-sources', '10.96.0.1 . tcp . 80 . 192.0.2.0/24', 'sources'],
+    ['element', 'allowed-vip-sources', '10.96.0.1 . 1 . 192.0.2.0/24', 'sources'],
     ['element', 'affinity-update-ips', '10.96.0.1 : goto x', 'choice'],
     ['element', 'endpoint-ips', '10.96.0.1 . 0 : 10.244.0.1', 'translate'],
     ['element', 'endpoints', '10.96.0.1 . tcp . 80 . 0 : 10.244.0.1 . 80', 'translate'],
@@ -152,7 +152,12 @@ describe('status page: steps of a packet', () => {
     ['element', 'no-endpoint-ips', '10.96.0.1 : goto reject', 'otherwise'],
     ['chain', 'ip portwide', 'chain internal-ip-2-affinity', 'choice'],
     ['chain', 'ip portwide', 'chain firewall-all-external-ip-2', 'sources'],
-    ['rule', 'firewall-x', 'ip daddr . ip saddr @allowed-ips goto external-ip-2', 'sources'],
+    [
+      'rule',
+      'firewall-x',
+      'ip daddr . numgen random mod 1 offset 0 . ip saddr @allowed-vip-sources goto external-ip-2',
+      'sources',
+    ],
     [
       'rule',
       'internal-ip-2',
@@ -197,7 +202,7 @@ describe('status page: steps of a packet', () => {
 
   it('shows objects of endpoints at the choice, too', () => {
     const endpoint = object('element', 'endpoints', 'x');
-    const sources = object('element', 'allowed-ips', 'x');
+    const sources = object('element', 'allowed-vip-sources', 'x');
     const hairpin = object('element', 'hairpin-connections', 'x');
     const mark = object('rule', 'nat', '-A KUBE-SEP-A -s 10.244.0.5/32 -j KUBE-MARK-MASQ');
     assert.deepEqual(objectsOf([endpoint, sources, hairpin, mark], 'choice', null, []), [endpoint]);

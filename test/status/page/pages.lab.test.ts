@@ -161,7 +161,7 @@ describe('status page in Chromium', () => {
     await page.locator('.routes a', { hasText: 'loadbalancer IP 203.0.113.7' }).click();
     await page.locator('a.step', { hasText: '192.0.2.0/24' }).click();
     await page.locator('section h3', { hasText: 'Allowed sources' }).waitFor();
-    assert.match(await objects.innerText(), /missing.*allowed-ips/s);
+    assert.match(await objects.innerText(), /missing.*allowed-vip-sources/s);
   });
 
   it('draws where packets end without endpoint', async () => {

@@ -1,0 +1,120 @@
+/** Node ports of Services that another Service gets, because it has the port on an address of this node. */
+import { getOrCreate } from '../api/collections.ts';
+import type { ObjectKey } from '../api/objects.ts';
+import type { Route } from '../services/route.ts';
+import type { TakenNodePort } from '../services/service-warnings.ts';
+import { vipFields } from '../services/vip-requests.ts';
+
+/** A Route with a listed port on an address of this node. */
+interface Taker {
+  readonly serviceKey: ObjectKey;
+  readonly field: string;
+  readonly vip: string;
+}
+
+/** As in kube-proxy, packets to an external IP with a listed port are never packets to a node port. */
+export class TakenNodePorts {
+  /** Services by their node port. */
+  readonly #owners = new Map<string, ObjectKey>();
+  /** By port, then by Route and address. */
+  readonly #takers = new Map<string, Map<string, Taker>>();
+  #nodeAddresses: ReadonlySet<string> = new Set();
+
+  /** Indexes an added, changed or removed Route. @returns Services that may take or lose other node ports now. */
+  replaceRoute(before: Route | undefined, after: Route | undefined): Set<ObjectKey> {
+    const changed = new Set<ObjectKey>();
+    for (const port of [...this.#remove(before), ...this.#add(after)]) {
+      const owner = this.#owners.get(port);
+      if (owner !== undefined) changed.add(owner);
+      for (const { serviceKey } of this.#takers.get(port)?.values() ?? []) changed.add(serviceKey);
+    }
+    return changed;
+  }
+
+  /** @param routes all Routes. @returns Services that take or lose node ports, before or now. */
+  setNodeAddresses(addresses: ReadonlySet<string>, routes: Iterable<Route>): Set<ObjectKey> {
+    const changed = new Set<ObjectKey>();
+    const collect = () => {
+      for (const [port, takers] of this.#takers) {
+        const owner = this.#owners.get(port);
+        if (owner === undefined) continue;
+        for (const key of [owner, ...[...takers.values()].map(({ serviceKey }) => serviceKey)])
+          changed.add(key);
+      }
+    };
+    collect();
+    this.#nodeAddresses = addresses;
+    this.#takers.clear();
+    for (const route of routes) this.#addTaker(route);
+    collect();
+    return changed;
+  }
+
+  /** The node ports that a Service takes or loses. @param routes of the Service. */
+  of(routes: Iterable<Route>): TakenNodePort[] {
+    return [...routes].flatMap((route): TakenNodePort[] => {
+      const { match, serviceKey, nodePort } = route;
+      if (match.kind !== 'port') return [];
+      const takenBy = (port: number) => this.#takers.get(portKey(route, port))?.values() ?? [];
+      const lost = nodePort === 0 ? [] : [...takenBy(nodePort)];
+      const owner = this.#owners.get(portKey(route, match.port));
+      const taken = owner === undefined ? [] : [...takenBy(match.port)];
+      const { protocol } = match;
+      return [
+        ...lost
+          .filter((taker) => taker.serviceKey !== serviceKey)
+          .map((taker) => ({ ...taker, protocol, port: nodePort, owner: serviceKey })),
+        ...taken
+          .filter((taker) => taker.serviceKey === serviceKey && owner !== serviceKey)
+          .map((taker) => ({ ...taker, protocol, port: match.port, owner: owner ?? '' })),
+      ];
+    });
+  }
+
+  /** @returns the ports that may be taken otherwise now. */
+  #add(route: Route | undefined): string[] {
+    if (route === undefined) return [];
+    const taken = this.#addTaker(route);
+    const own = nodePortOf(route);
+    if (own !== undefined) this.#owners.set(own, route.serviceKey);
+    return [...taken, ...(own === undefined ? [] : [own])];
+  }
+
+  #addTaker(route: Route): string[] {
+    const { id, match, serviceKey } = route;
+    if (match.kind !== 'port') return [];
+    const port = portKey(route, match.port);
+    const vips = vipFields(route).filter(([, vip]) => this.#nodeAddresses.has(vip));
+    for (const [field, vip] of vips)
+      getOrCreate(this.#takers, port, () => new Map<string, Taker>()).set(`${id} ${vip}`, {
+        serviceKey,
+        field,
+        vip,
+      });
+    return vips.length === 0 ? [] : [port];
+  }
+
+  #remove(route: Route | undefined): string[] {
+    if (route?.match.kind !== 'port') return [];
+    const ports: string[] = [];
+    const port = portKey(route, route.match.port);
+    const takers = this.#takers.get(port);
+    if (takers !== undefined) {
+      for (const [, vip] of vipFields(route))
+        if (takers.delete(`${route.id} ${vip}`)) ports.push(port);
+      if (takers.size === 0) this.#takers.delete(port);
+    }
+    const own = nodePortOf(route);
+    // Another Service may have the port already.
+    if (own !== undefined && this.#owners.get(own) === route.serviceKey) this.#owners.delete(own);
+    return own === undefined ? ports : [...ports, own];
+  }
+}
+
+function nodePortOf(route: Route): string | undefined {
+  return route.nodePort > 0 ? portKey(route, route.nodePort) : undefined;
+}
+
+function portKey({ family, match }: Route, port: number): string {
+  return `${family} ${match.kind === 'port' ? match.protocol : ''}/${port}`;
+}
