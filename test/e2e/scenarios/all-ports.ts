@@ -145,7 +145,12 @@ export const allPortsScenarios: readonly Scenario[] = [
           const port = first + offset;
           assert.equal(answered(await world.client.udp(vip, port)).localPort, port);
         }
-        for (const offset of others) refused(await world.client.udp(vip, first + offset));
+        for (const offset of others) {
+          await waitFor(`port ${first + offset} is rejected`, async () => {
+            const { outcome } = await world.client.udp(vip, first + offset, SHORT);
+            return outcome === 'refused';
+          });
+        }
         refused(await world.client.tcp(vip, first));
       }
     },
