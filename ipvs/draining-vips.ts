@@ -8,8 +8,8 @@ import type { IpvsItem } from './items.ts';
  * VIPs without a Route that stay bound while they have connections, and take no new connections.
  * IPVS sees only packets to local addresses, so unbinding a VIP cuts its connections. For a deleted
  * Service the VIP is unbound at once, as in kube-proxy, because another host may already own the
- * VIP. A refused Service keeps its connections, as in the other modes, and so does a Service that is
- * served without the VIP.
+ * VIP. A refused Service keeps its connections, as in the other modes, and so does an all-ports or
+ * port-range Service that is served without the VIP.
  */
 export class DrainingVips {
   readonly #desired: DesiredItems;

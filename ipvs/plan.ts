@@ -118,8 +118,10 @@ export class IpvsPlan {
     const served = new Set(changed.map(({ serviceKey }) => serviceKey));
     const bound = new Set(changed.flatMap(vipsOf));
     for (const { route, items } of records) {
-      const { serviceKey } = route;
-      if (!served.has(serviceKey) && !this.drainingVips.isRefused(serviceKey)) continue;
+      const { serviceKey, match } = route;
+      // A Service with listed ports lets go of a VIP at once, as in kube-proxy: another host may have it by now.
+      const keeps = served.has(serviceKey) && match.kind !== 'port';
+      if (!keeps && !this.drainingVips.isRefused(serviceKey)) continue;
       const lost = items.flatMap((item) =>
         item.kind === 'address' && !bound.has(item.address) ? [item.address] : [],
       );

@@ -36,9 +36,9 @@ export class AffectedServices {
     return this.#ordinary.size + this.#costly.size;
   }
 
-  /** Whether an ordinary Service is affected. */
-  get hasOrdinary(): boolean {
-    return this.#ordinary.size > 0;
+  /** Number of ordinary Services. */
+  get ordinary(): number {
+    return this.#ordinary.size;
   }
 
   has(key: ObjectKey): boolean {
@@ -47,7 +47,7 @@ export class AffectedServices {
 
   /**
    * @param cost what the Service costs or cost before; 0 for an ordinary Service.
-   * @param places VIPs and node ports of its Routes until it is taken; called for a costly Service only.
+   * @param places listed ports and node ports of its Routes until it is taken; called for a costly Service only.
    */
   add(key: ObjectKey, cost: number, places: () => Iterable<string>): void {
     const before = this.#costly.get(key);
@@ -61,11 +61,17 @@ export class AffectedServices {
     for (const place of known) getOrCreate(this.#byPlace, place, () => new Set()).add(key);
   }
 
+  /** Adds a Service that waits for no other, whatever it costs. */
+  addUrgent(key: ObjectKey): void {
+    this.#remove(key);
+    this.#ordinary.add(key);
+  }
+
   /** Returns the next Services, and removes them. */
   take({ services, ranges }: TakeLimits): ObjectKey[] {
     const taken: ObjectKey[] = [];
     for (const key of this.#ordinary) {
-      if (taken.length >= services) return taken;
+      if (taken.length >= services) break;
       this.#ordinary.delete(key);
       taken.push(key);
     }

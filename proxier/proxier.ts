@@ -201,13 +201,17 @@ export class Proxier {
         observer.nodeAddresses(family.family, nodeAddresses);
       if (serviceCidrs !== undefined) family.setServiceCidrs(own(serviceCidrs()));
     }
-    const mayTakeRanges = all || this.#rangesTimer === undefined;
-    let hasRanges = false;
-    while (table.hasOrdinaryChanges || (mayTakeRanges && (all || !hasRanges) && table.hasChanges)) {
+    // Changes that arrive meanwhile wait for the next sync, or many could put this one off for ever.
+    let { ordinary, costly } = table.waiting;
+    if (!all) costly = this.#rangesTimer === undefined ? 1 : 0;
+    while (ordinary > 0 || (costly > 0 && table.waiting.costly > 0)) {
       // Ordinary Services first.
-      const takesRanges = !table.hasOrdinaryChanges;
-      hasRanges ||= takesRanges;
-      const limits = { services: SERVICES_PER_TURN, ranges: takesRanges ? RANGES_PER_SYNC : 0 };
+      const takesRanges = ordinary <= 0;
+      const limits = takesRanges
+        ? { services: 0, ranges: RANGES_PER_SYNC }
+        : { services: Math.min(SERVICES_PER_TURN, ordinary), ranges: 0 };
+      if (takesRanges) costly -= 1;
+      else ordinary -= limits.services;
       const { routes, refused, refusals, health, triggers } = table.takeChanges(limits);
       for (const family of families) {
         const own = <T extends { family: IpFamily }>(list: readonly T[]) =>
@@ -221,7 +225,7 @@ export class Proxier {
       observer.refusals(refusals);
       if (table.hasChanges) await nextTurn();
     }
-    if (table.hasChanges && this.#rangesTimer === undefined) {
+    if (table.waiting.costly > 0 && this.#rangesTimer === undefined) {
       this.#rangesTimer = this.#options.timers.set(() => {
         this.#rangesTimer = undefined;
         this.#request();

@@ -256,7 +256,8 @@ export class RouteTable implements ObjectSink {
       addresses.size === before.size && [...addresses].every((each) => before.has(each));
     if (isSame) return;
     this.#nodeAddresses = addresses;
-    this.#affect(this.#vipConflicts.setNodeAddresses(addresses));
+    // A Service lets go of an address of the node at once, whatever it costs.
+    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.addUrgent(key);
     this.#affect(this.#takenNodePorts.setNodeAddresses(addresses, this.routes()));
     this.#options.onChange();
   }
@@ -340,9 +341,10 @@ export class RouteTable implements ObjectSink {
     return this.#affected.size > 0;
   }
 
-  /** Whether ordinary Services have not been resolved yet. */
-  get hasOrdinaryChanges(): boolean {
-    return this.#affected.hasOrdinary;
+  /** Numbers of affected Services that have not been resolved yet. */
+  get waiting(): { readonly ordinary: number; readonly costly: number } {
+    const { size, ordinary } = this.#affected;
+    return { ordinary, costly: size - ordinary };
   }
 
   /**
@@ -361,8 +363,10 @@ export class RouteTable implements ObjectSink {
     const withWarnings = new Set<ObjectKey>();
     if (this.#affected.size > 0) this.#revision += 1;
     for (const key of this.#takeAffected(limits)) {
-      // Its Routes stay as they are until its owners are known: `OwnerPods` affects it again.
-      if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) continue;
+      if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) {
+        removals.push(...this.#releaseListedPorts(key));
+        continue;
+      }
       const cost = this.#costOf(key);
       if (cost > 0) this.#costs.set(key, cost);
       else this.#costs.delete(key);
@@ -418,6 +422,18 @@ export class RouteTable implements ObjectSink {
       health,
       triggers,
     };
+  }
+
+  /**
+   * The other Routes of a Service with owned ports stay as they are until its owners are known: `OwnerPods` affects it again.
+   * But its former listed ports may be granted to other Services.
+   */
+  #releaseListedPorts(key: ObjectKey): Route[] {
+    const { released = [], kept = [] } = Object.groupBy(this.#routes.get(key) ?? [], ({ match }) =>
+      match.kind === 'port' ? 'released' : 'kept',
+    );
+    setList(this.#routes, key, kept);
+    return released;
   }
 
   /** @returns the new state of a Service that is or was refused; undefined if it has not changed. */
@@ -593,13 +609,13 @@ export class RouteTable implements ObjectSink {
   }
 }
 
-/** Where a Service has ports: its VIPs, and its node ports. */
+/** The listed ports and node ports, each of which is one key in the kernel. Services with ranges of one VIP have slots of their own. */
 function* placesOf(ports: Iterable<ServedPort | Route>): Iterable<string> {
   for (const port of ports) {
-    for (const [, vip] of vipFields(port)) yield vip;
     const { match, nodePort, family } = port;
-    if (nodePort > 0 && match.kind === 'port')
-      yield `${nodePortsOf(family)} ${match.protocol}/${nodePort}`;
+    if (match.kind !== 'port') continue;
+    for (const [, vip] of vipFields(port)) yield `${vip} ${match.protocol}/${match.port}`;
+    if (nodePort > 0) yield `${nodePortsOf(family)} ${match.protocol}/${nodePort}`;
   }
 }
 

@@ -1,9 +1,10 @@
 /** How much of a node the Services of one namespace may take: port ranges and owned ports, and listed ports of large Services. */
 import { annotationField, PORTS_ANNOTATION, type ServiceRefusal } from '../api/all-ports.ts';
-import { compareText, getOrCreate } from '../api/collections.ts';
+import { compareText } from '../api/collections.ts';
 import { namespaceOf, type ObjectKey } from '../api/objects.ts';
 import { OWNED_PORTS_ANNOTATION, sliceCount } from '../api/owned-ports.ts';
 import type { ServedPort } from './served-ports.ts';
+import { indexIn } from './vip-claims.ts';
 import { priorityOf, vipFields } from './vip-requests.ts';
 
 /** What a budget limits. */
@@ -126,9 +127,16 @@ interface Claim {
 
 interface Account {
   readonly claims: Map<ObjectKey, Claim>;
+  /** The same claims, the oldest first. */
+  readonly byAge: Claim[];
   /** Cost of all claims. */
   sum: number;
-  refusals: Map<ObjectKey, ServiceRefusal>;
+  readonly refusals: Map<ObjectKey, Refused>;
+}
+
+interface Refused {
+  readonly claim: Claim;
+  readonly refusal: ServiceRefusal;
 }
 
 /**
@@ -158,56 +166,78 @@ export class NamespaceBudget {
     const [first] = ports;
     const wanted = this.#resource.costOf(ports);
     const cost = wanted > this.#resource.free ? wanted : 0;
-    const account = this.#accounts.get(namespace);
-    const before = account?.claims.get(serviceKey);
-    if (cost === 0 && (account === undefined || before === undefined)) return new Set();
-    const { claims, sum } = getOrCreate(this.#accounts, namespace, newAccount);
-    claims.delete(serviceKey);
+    const known = this.#accounts.get(namespace);
+    const before = known?.claims.get(serviceKey);
+    if (cost === 0 && before === undefined) return new Set();
+    const account = known ?? newAccount();
+    const { claims, byAge } = account;
+    if (before !== undefined) {
+      claims.delete(serviceKey);
+      byAge.splice(indexIn(byAge, before, compareClaims), 1);
+    }
     if (cost > 0 && first !== undefined) {
       const field = this.#resource.fieldOf(ports);
       const priority = priorityOf(first, serviceKey, creationTimestamp);
-      claims.set(serviceKey, { serviceKey, cost, field, priority });
+      const claim = { serviceKey, cost, field, priority };
+      claims.set(serviceKey, claim);
+      byAge.splice(indexIn(byAge, claim, compareClaims), 0, claim);
     }
-    return this.#settle(namespace, sum + cost - (before?.cost ?? 0));
+    account.sum += cost - (before?.cost ?? 0);
+    if (claims.size === 0) this.#accounts.delete(namespace);
+    else this.#accounts.set(namespace, account);
+    return this.#settle(namespace, account);
   }
 
   /** Why the Service is refused; undefined if it is not. */
   refusal(serviceKey: ObjectKey): ServiceRefusal | undefined {
-    return this.#accounts.get(namespaceOf(serviceKey))?.refusals.get(serviceKey);
+    return this.#accounts.get(namespaceOf(serviceKey))?.refusals.get(serviceKey)?.refusal;
   }
 
-  /** What the Service takes of the budget, or would take if it is refused. */
+  /** What the Service takes of the budget; 0 if it is refused. */
   costOf(serviceKey: ObjectKey): number {
-    return this.#accounts.get(namespaceOf(serviceKey))?.claims.get(serviceKey)?.cost ?? 0;
+    const account = this.#accounts.get(namespaceOf(serviceKey));
+    if (account === undefined || account.refusals.has(serviceKey)) return 0;
+    return account.claims.get(serviceKey)?.cost ?? 0;
   }
 
-  #settle(namespace: string, sum: number): Set<ObjectKey> {
-    const account = getOrCreate(this.#accounts, namespace, newAccount);
-    const { claims, refusals: before } = account;
-    const refusals = new Map<ObjectKey, ServiceRefusal>();
-    account.sum = sum;
-    account.refusals = refusals;
-    if (claims.size === 0) this.#accounts.delete(namespace);
-    const { limit, name, advice } = this.#resource;
-    let left = limit;
-    const byAge =
-      sum <= limit ? [] : [...claims.values()].sort((a, b) => compareText(a.priority, b.priority));
-    for (const { serviceKey, cost, field } of byAge) {
+  #settle(namespace: string, { claims, byAge, sum, refusals }: Account): Set<ObjectKey> {
+    const changed = new Set<ObjectKey>();
+    for (const key of refusals.keys()) {
+      if (claims.has(key) && sum > this.#resource.limit) continue;
+      refusals.delete(key);
+      changed.add(key);
+    }
+    if (sum <= this.#resource.limit) return changed;
+    let left = this.#resource.limit;
+    for (const claim of byAge) {
+      const { serviceKey, cost } = claim;
       if (cost <= left) {
         left -= cost;
-        continue;
+        if (refusals.delete(serviceKey)) changed.add(serviceKey);
+      } else if (!isSameClaim(refusals.get(serviceKey)?.claim, claim)) {
+        refusals.set(serviceKey, { claim, refusal: this.#refuse(namespace, claim) });
+        changed.add(serviceKey);
       }
-      const message = `${cost} ${name} are more than older Services leave of the ${limit} for namespace ${namespace} on a node; ${advice}`;
-      refusals.set(serviceKey, { serviceKey, reason: 'Budget', field, message });
     }
-    const changed = new Set<ObjectKey>();
-    for (const [key, { message }] of refusals)
-      if (before.get(key)?.message !== message) changed.add(key);
-    for (const key of before.keys()) if (!refusals.has(key)) changed.add(key);
     return changed;
+  }
+
+  #refuse(namespace: string, { serviceKey, cost, field }: Claim): ServiceRefusal {
+    const { limit, name, advice } = this.#resource;
+    const message = `${cost} ${name} are more than older Services leave of the ${limit} for namespace ${namespace} on a node; ${advice}`;
+    return { serviceKey, reason: 'Budget', field, message };
   }
 }
 
+/** Whether two claims of a Service are refused with the same words. */
+function isSameClaim(a: Claim | undefined, b: Claim): boolean {
+  return a !== undefined && a.cost === b.cost && a.field === b.field;
+}
+
+function compareClaims(a: Claim, b: Claim): number {
+  return compareText(a.priority, b.priority);
+}
+
 function newAccount(): Account {
-  return { claims: new Map(), sum: 0, refusals: new Map() };
+  return { claims: new Map(), byAge: [], sum: 0, refusals: new Map() };
 }

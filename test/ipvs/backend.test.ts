@@ -427,6 +427,15 @@ describe('backend: ipvs', () => {
         assert.equal(backend.stats?.().drainingVips, 0);
       });
 
+      it('unbinds the VIP of a Service with listed ports at once, because another host may have it', async () => {
+        const fake = new FakeKernel();
+        const backend = await serving(fake, [{ ...other, loadBalancerIPs: [LB_VIP] }]);
+        fake.connected.add(LB_VIP);
+        backend.update([other], []);
+        await backend.apply(false);
+        assert.ok(!fake.addresses.has(LB_VIP));
+      });
+
       it('keeps it, too, if its ports change at the same time', async () => {
         const fake = new FakeKernel();
         const backend = await serving(fake, [balanced()]);

@@ -14,10 +14,10 @@ describe('affected-services: order of changes', () => {
       ['large', 500],
     ] as const)
       affected.add(key, cost, nowhere);
-    assert.equal(affected.hasOrdinary, true);
-    assert.deepEqual(affected.take({ services: 1, ranges: 1000 }), ['one']);
+    assert.equal(affected.ordinary, 2);
+    assert.deepEqual(affected.take({ services: 1, ranges: 0 }), ['one']);
     assert.deepEqual(affected.take({ services: 5, ranges: 0 }), ['two']);
-    assert.equal(affected.hasOrdinary, false);
+    assert.equal(affected.ordinary, 0);
     assert.deepEqual(affected.take({ services: 5, ranges: 1000 }), ['small', 'large']);
     assert.deepEqual(affected.take({ services: 5, ranges: 100 }), ['big']);
     assert.equal(affected.size, 0);
@@ -29,7 +29,7 @@ describe('affected-services: order of changes', () => {
     affected.add('x', 7, nowhere);
     affected.add('x', 0, nowhere);
     assert.equal(affected.has('x'), true);
-    assert.deepEqual([affected.size, affected.hasOrdinary], [1, false]);
+    assert.deepEqual([affected.size, affected.ordinary], [1, 0]);
   });
 
   it('takes a large Service at last, although small ones change all the time', () => {

@@ -60,6 +60,24 @@ function watching({ isListed = true } = {}) {
 }
 
 describe('owner pods: watches', () => {
+  it('that wait for their list release a former listed port, which another Service gets', () => {
+    const { table } = watching();
+    const shared = {
+      type: 'LoadBalancer' as const,
+      loadBalancerIngress: [{ ip: '203.0.113.1', ipMode: 'VIP' as const }],
+    };
+    const old = { ...shared, name: 'old', key: 'default/old', clusterIPs: ['10.96.0.9'] };
+    table.upsert(service({ ...old, creationTimestamp: '2026-01-01' }));
+    table.upsert(service({ ...shared, creationTimestamp: '2026-02-01' }));
+    table.takeChanges();
+    table.upsert(service({ ...old, ...OWNED, creationTimestamp: '2026-01-01' }));
+    const { upserts, removals } = table.takeChanges({ services: 50, ranges: 0 }).routes;
+    assert.deepEqual(
+      [upserts, removals].map((list) => list.map(({ serviceKey }) => serviceKey)),
+      [['default/web'], ['default/old']],
+    );
+  });
+
   it('begin with the first Service with owned ports of a namespace, and end with the last', () => {
     const { table, timers, calls, add } = watching();
     table.upsert(service({ namespace: 'shop', portsAnnotation: 'all' }));

@@ -806,3 +806,31 @@ describe('proxier: Services with port ranges', () => {
     await proxier.stop();
   });
 });
+
+describe('proxier: changes without end', () => {
+  it('put off no sync', async () => {
+    const { table, proxier, pass, sync, backends } = build();
+    for (let index = 0; index < 60; index++)
+      table.upsert(service({ name: `s${index}`, clusterIPs: [`10.98.0.${index}`] }));
+    sync('Service', 'EndpointSlice', 'Node');
+    const endpoints = [endpoint('10.244.0.1')];
+    let isOver = false;
+    /** Changes a Service in each turn of the event loop. */
+    const storm = async () => {
+      while (!isOver) {
+        table.upsert(slice(endpoints, { key: 'default/s1-x', serviceKey: 'default/s1' }));
+        await nextTurn();
+      }
+    };
+    const ended = storm();
+    try {
+      proxier.setNodeAddresses(ADDRESSES);
+      for (let second = 0; second < 5; second++) await pass(1000);
+      assert.ok(backends.every(({ applied }) => applied.length > 0));
+    } finally {
+      isOver = true;
+      await ended;
+      await proxier.stop();
+    }
+  });
+});

@@ -659,9 +659,28 @@ describe('route-table: Services that wait for ordinary ones', () => {
       upserts.map(({ serviceKey }) => serviceKey),
       ['default/web'],
     );
-    assert.equal(table.hasOrdinaryChanges, false);
+    assert.equal(table.waiting.ordinary, 0);
     const waited = names(table.takeChanges({ services: 50, ranges: 1 }).routes);
     assert.deepEqual(waited, [['default/large/IPv4/TCP/p85'], ['default/large/IPv4/TCP/p84']]);
+  });
+
+  it('a large Service waits, though another one of its VIP changes', () => {
+    const table = start(large(PORTS), other({ ports: [servicePort({ port: 90 })] }));
+    table.upsert(large([80, 81, 82, 83, 85]));
+    table.upsert(other({ ports: [servicePort({ port: 91 })] }));
+    assert.deepEqual(names(table.takeChanges(ORDINARY_ONLY).routes)[1], []);
+    assert.ok(table.hasChanges);
+  });
+
+  it('a Service with ranges waits for nothing when its VIP becomes an address of the node', () => {
+    const table = start(ranged('1000-2000'));
+    table.setNodeAddresses(new Set([SHARED]));
+    assert.equal(table.waiting.ordinary, 1);
+    const { upserts } = table.takeChanges(ORDINARY_ONLY).routes;
+    assert.deepEqual(
+      upserts.map(({ loadBalancerIPs }) => loadBalancerIPs),
+      [[]],
+    );
   });
 
   for (const [title, before, after] of [
