@@ -416,8 +416,9 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Replaces an incompatible table in one transaction, however many elements it has: packets find the old table or the
-   * new one. Session affinity is reset.
+   * Replaces an incompatible table in one transaction, so that packets find the old table or the new one. It is large only
+   * at the first sync of a new version, when the agent does not yet watch nf_tables (see `ELEMENTS_PER_TRANSACTION`).
+   * Session affinity is reset.
    */
   async #replaceTable(refusal: NftRefusedError): Promise<number> {
     this.#options.onWarning('replacing an nftables table of an incompatible version', {

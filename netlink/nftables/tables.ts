@@ -178,9 +178,13 @@ export class NfTables {
   async check(operations: readonly NftOperation[]): Promise<void> {
     const builder = new TransactionBuilder(this.#table);
     await builder.write(operations);
-    const operation = `check of nf_tables table ${this.#table.name}`;
-    const check = this.#socket.transaction(async () => builder.writer.finish(false), false);
-    const [refusal] = await this.#queue.run(() => labelErrors(operation, check));
+    const pack = async () => builder.writer.finish(false);
+    const [refusal] = await this.#queue.run(() =>
+      labelErrors(
+        `check of nf_tables table ${this.#table.name}`,
+        this.#socket.transaction(pack, false),
+      ),
+    );
     if (refusal !== undefined) throw builder.refusedError(refusal);
   }
 

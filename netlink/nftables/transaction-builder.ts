@@ -94,12 +94,12 @@ export class TransactionBuilder {
     const table = this.#table;
     const slice = new TimeSlice();
     for (const operation of operations) {
-      if (operation.action === 'declare') {
-        this.#declare(operation);
-      } else if (operation.action === 'fill') {
-        const chain = operation.chain.name;
-        this.#append(newChainRequest(table, chain), { chain });
-      }
+      if (operation.action === 'declare') this.#declare(operation);
+    }
+    for (const operation of operations) {
+      if (operation.action !== 'fill') continue;
+      const chain = operation.chain.name;
+      this.#append(newChainRequest(table, chain), { chain });
     }
     for (const operation of operations) {
       switch (operation.action) {

@@ -305,7 +305,7 @@ describe('configuration of an agent', () => {
     await lab.node.exec('iptables-nft', ['-N', 'KUBE-FIREWALL']);
     await lab.node.exec('iptables-nft', ['-A', 'KUBE-FIREWALL', '-s', '192.0.2.1', '-j', 'DROP']);
     const flags = ['--init-only', '--conntrack-udp-timeout=43s'];
-    // nft and the kernel are present, so the default mode does not serve node ports on 127.0.0.1.
+    // The kernel has nf_tables, so the default mode does not serve node ports on 127.0.0.1.
     const unnamed = await run('run', ...flags);
     assert.deepEqual(linesOf(unnamed).at(-1)?.mode, 'nftables');
     assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '43');
