@@ -2,10 +2,9 @@
 import { release } from 'node:os';
 import { compareText } from '../api/collections.ts';
 import type { IpFamily } from '../api/objects.ts';
-import type { NftCommand } from '../nft/command.ts';
 import type { FlowtableInterfaces } from '../nftables/flowtable-devices.ts';
 import type { KernelFeature } from '../status/api/node-status.ts';
-import { isBelow, nftablesProbeScript, probeError } from './nftables-support.ts';
+import { isBelow, type KernelCheck, kernelRefusal, nftablesProbe } from './nftables-support.ts';
 
 /** Releases of Linux whose flowtables lose connections; `until` is the first without the fault. */
 const BROKEN_KERNELS = [
@@ -23,16 +22,16 @@ const BROKEN_KERNELS = [
   },
 ] as const;
 
-/** @returns what the node lacks; undefined if it can use flowtables. @throws ProgramTimeoutError if nft hangs. */
+/** @returns what the node lacks; undefined if it can use flowtables. @throws NetlinkError */
 export async function flowtableProblem(
-  nft: NftCommand,
   families: readonly IpFamily[],
+  check: KernelCheck = kernelRefusal,
   kernelRelease: string = release(),
 ): Promise<string | undefined> {
   const fault = brokenKernel(kernelRelease);
   if (fault !== undefined) return `${fault}; this is Linux ${kernelRelease}`;
   for (const family of families) {
-    const reason = await probeError(nft, nftablesProbeScript(family, true));
+    const reason = await check(family, nftablesProbe(family, true));
     if (reason !== undefined) return `nf_tables of this node has no flowtables: ${reason}`;
   }
   return undefined;

@@ -6,7 +6,6 @@ import type { ProxyMode } from '../config/node-settings.ts';
 import type { RunOptions } from '../config/settings.ts';
 import { IPTABLES_TRAFFIC } from '../iptables/backend.ts';
 import { IPVS_TRAFFIC } from '../ipvs/plan.ts';
-import { nftCommand } from '../nft/command.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
 import { NFTABLES_TRAFFIC } from '../nftables/backend.ts';
 import type { Backend } from '../proxier/backend.ts';
@@ -172,9 +171,9 @@ const SELECTED = 'selected the proxy mode, because --proxy-mode is unset';
  */
 export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<ModeDefinition> {
   if (proxyMode !== undefined) return MODES[proxyMode];
-  const support = await nftablesSupport(nftCommand());
+  const support = await nftablesSupport();
   if (support.missing.size === 0) {
-    log.info({ mode: DEFAULT_PROXY_MODE, reason: 'nft and the kernel support it' }, SELECTED);
+    log.info({ mode: DEFAULT_PROXY_MODE, reason: 'the kernel supports it' }, SELECTED);
     return { ...MODES.nftables, open: (options) => openNftablesMode(options, log, support) };
   }
   const reason = `nftables is not supported: ${[...new Set(support.missing.values())].join('; ')}`;

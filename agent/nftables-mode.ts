@@ -5,7 +5,6 @@ import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
 import { listDevices, watchDevices } from '../netlink/route/devices.ts';
-import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
 import { FlowtableDevices } from '../nftables/flowtable-devices.ts';
 import { TABLE } from '../nftables/static-chains.ts';
@@ -29,8 +28,7 @@ export async function openNftablesMode(
   log: Logger,
   support?: NftablesSupport,
 ): Promise<SupportedMode> {
-  const nft = nftCommand();
-  const { families, missing, hashProblem } = support ?? (await nftablesSupport(nft));
+  const { families, missing, hashProblem } = support ?? (await nftablesSupport());
   if (families.length === 0) {
     const reasons = [...new Set(missing.values())].join('; ');
     throw new UserError(`--proxy-mode nftables does not work on this node: ${reasons}`);
@@ -40,9 +38,7 @@ export async function openNftablesMode(
     const reason = missing.get(family) ?? IPV6_DISABLED;
     log.warn({ family, reason }, 'nftables is not supported for this IP family; not serving it');
   }
-  const flowtableReason = options.nftablesFlowtable
-    ? await flowtableProblem(nft, families)
-    : undefined;
+  const flowtableReason = options.nftablesFlowtable ? await flowtableProblem(families) : undefined;
   if (flowtableReason !== undefined)
     log.warn(
       { reason: flowtableReason, effect: 'all packets take the rules' },
@@ -68,7 +64,7 @@ export async function openNftablesMode(
           usesFlowtable,
           flowtableDevices: flowtable?.devices,
         };
-        backends.set(family, new NftBackend(table, nft, familyOptions));
+        backends.set(family, new NftBackend(table, familyOptions));
       }
       const reportLoaded = monitor.register({
         families,

@@ -2,24 +2,18 @@
 import { release } from 'node:os';
 import { compareText } from '../api/collections.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
-import type { NftCommand } from '../nft/command.ts';
-import { nftFamily } from '../nft/rule.ts';
+import { hasErrno, NO_SUBSYSTEM_ERRNOS } from '../netlink/core/error.ts';
+import { encodeRule } from '../netlink/nftables/rule.ts';
+import { NfTables, type NftOperation, NftRefusedError } from '../netlink/nftables/tables.ts';
+import { rulePartsFor } from '../nft/rule.ts';
 import { NftPlan, type NftPlanOptions } from '../nftables/plan.ts';
-import { TABLE } from '../nftables/static-chains.ts';
-import { writableTableScript } from '../nftables/table-script.ts';
-import { ProgramTimeoutError, runProgram, VERSION_TIMEOUT } from '../process/run-program.ts';
+import { tableOperations } from '../nftables/table-operations.ts';
 import type { OwnedSlices, Route, RouteMatch } from '../services/route.ts';
 import { CLIENT_SEED, SLOTS } from '../traffic/consistent-hash.ts';
 import { isFamilyDisabled } from './node-setup.ts';
 
 /** kube-proxy's minimum for mode nftables. */
 const MIN_KERNEL = '5.13';
-/**
- * The oldest version that is tested. kube-proxy requires 1.0.1, but nft 1.0.2 refuses endpoint numbers in concatenated
- * keys ("variable sized data types").
- */
-const MIN_NFT = '1.0.6';
-
 export interface NftablesSupport {
   /** Supported IP families. */
   readonly families: readonly IpFamily[];
@@ -29,33 +23,52 @@ export interface NftablesSupport {
   readonly hashProblem: string | undefined;
 }
 
+/** Asks the kernel whether it accepts operations on a table. @returns why not. @throws NetlinkError if the answer is unknown. */
+export type KernelCheck = (
+  family: IpFamily,
+  operations: readonly NftOperation[],
+) => Promise<string | undefined>;
+
+/** The table of questions to the kernel, which never exists. */
+const PROBE_TABLE = 'portwide-probe';
+
+export const kernelRefusal: KernelCheck = async (family, operations) => {
+  const table = new NfTables(family, PROBE_TABLE);
+  try {
+    await table.check(operations);
+    return undefined;
+  } catch (error) {
+    if (error instanceof NftRefusedError) return `the kernel refuses ${error.message}`;
+    if (!hasErrno(error, ...NO_SUBSYSTEM_ERRNOS)) throw error;
+    return 'the kernel has no nf_tables';
+  } finally {
+    await table.close();
+  }
+};
+
 /**
- * Checks the versions of Linux and nft, and then a typical table with `nft --check`. Changes nothing.
- * @param probe returns an nft script that creates a typical table under an unused name.
- * @throws ProgramTimeoutError if nft hangs; the support is then unknown.
+ * Checks the version of Linux, and then asks the kernel about a typical table. Changes nothing.
+ * @param probe returns operations that create a typical table.
  */
 export async function nftablesSupport(
-  nft: NftCommand,
-  probe: (family: IpFamily) => string = (family) => nftablesProbeScript(family),
+  probe: (family: IpFamily) => readonly NftOperation[] = (family) => nftablesProbe(family),
+  check: KernelCheck = kernelRefusal,
 ): Promise<NftablesSupport> {
-  const tooOld = kernelTooOld(release()) ?? (await nftProblem());
+  const tooOld = kernelTooOld(release());
   const families: IpFamily[] = [];
   const missing = new Map<IpFamily, string>();
   let hashProblem: string | undefined;
-  const missingIn = async (family: IpFamily): Promise<string | undefined> => {
-    const reason = await probeError(nft, `${probe(family)}\n${hashProbeScript(family)}`);
-    if (reason === undefined) return undefined;
-    const withoutHash = await probeError(nft, probe(family));
-    if (withoutHash === undefined) hashProblem = `nf_tables of this node cannot hash: ${reason}`;
-    return withoutHash;
-  };
-  const probeFamily = async (family: IpFamily) => {
-    if (await isFamilyDisabled(family)) return;
-    const reason = tooOld ?? (await missingIn(family));
-    if (reason === undefined) families.push(family);
-    else missing.set(family, reason);
-  };
-  await Promise.all(IP_FAMILIES.map(probeFamily));
+  for (const family of IP_FAMILIES) {
+    if (await isFamilyDisabled(family)) continue;
+    const reason = tooOld ?? (await check(family, probe(family)));
+    if (reason !== undefined) {
+      missing.set(family, reason);
+      continue;
+    }
+    families.push(family);
+    const refusal = await check(family, hashProbe(family));
+    if (refusal !== undefined) hashProblem = `nf_tables of this node cannot hash: ${refusal}`;
+  }
   return { families: families.sort(compareText), missing, hashProblem };
 }
 
@@ -66,17 +79,6 @@ export async function nftablesSupport(
 export function kernelTooOld(kernelRelease: string): string | undefined {
   return isBelow(MIN_KERNEL, kernelRelease)
     ? `Linux ${kernelRelease} is too old: ${MIN_KERNEL} or later is required`
-    : undefined;
-}
-
-/**
- * @param output the output of `nft --version`: `nftables v1.0.6 (Lester Gooch #5)`.
- * @returns the problem; undefined if the version is supported.
- */
-export function nftTooOld(output: string): string | undefined {
-  const version = /v(\d+(\.\d+)*)/.exec(output)?.[1] ?? '';
-  return isBelow(MIN_NFT, version)
-    ? `nft ${version} is too old: ${MIN_NFT} or later is required`
     : undefined;
 }
 
@@ -91,34 +93,11 @@ export function isBelow(minimum: string, version: string): boolean {
   return false;
 }
 
-async function nftProblem(): Promise<string | undefined> {
-  try {
-    return nftTooOld(await runProgram('nft', ['--version'], { timeout: VERSION_TIMEOUT }));
-  } catch (error) {
-    if (error instanceof ProgramTimeoutError) throw error;
-    return (error as NodeJS.ErrnoException).code === 'ENOENT'
-      ? 'nft is not installed (package "nftables")'
-      : `nft --version failed: ${(error as Error).message}`;
-  }
-}
-
-export async function probeError(nft: NftCommand, script: string): Promise<string | undefined> {
-  try {
-    await nft.check(script);
-    return undefined;
-  } catch (error) {
-    if (error instanceof ProgramTimeoutError) throw error;
-    // The other lines of nft's output quote the script.
-    return (error as Error).message.split('\n')[0];
-  }
-}
-
 /**
- * A script that creates the table `portwide-probe` with typical rules. It lacks rules that the agent writes over
- * netlink.
+ * Operations that create a table with all kinds of rules.
  * @param usesFlowtable whether the table has a flowtable.
  */
-export function nftablesProbeScript(family: IpFamily, usesFlowtable = false): string {
+export function nftablesProbe(family: IpFamily, usesFlowtable = false): NftOperation[] {
   const options: NftPlanOptions = {
     family,
     masqueradeAll: false,
@@ -133,15 +112,18 @@ export function nftablesProbeScript(family: IpFamily, usesFlowtable = false): st
   const plan = new NftPlan(options);
   plan.update([portRoute(family), rangesRoute(family), ownedRoute(family)], []);
   const elements = [...plan.snapshot()].flatMap((each) => each.elements);
-  const script = writableTableScript(plan.chains(), elements, family);
-  return script.replace(new RegExp(` ${TABLE}(?=[ \\n])`, 'g'), ` ${TABLE}-probe`);
+  return tableOperations([...plan.chains()], elements, family);
 }
 
-/** A script with the expression that only Services with consistent hashing need: kernel module nft_hash. */
-function hashProbeScript(family: IpFamily): string {
-  const ip = nftFamily(family);
-  const rule = `meta mark set jhash ${ip} saddr mod ${SLOTS} seed ${CLIENT_SEED}`;
-  return `table ${ip} ${TABLE}-hash-probe { chain hash { ${rule}; }; }`;
+/** Operations with the expression that only Services with consistent hashing need: kernel module nft_hash. */
+function hashProbe(family: IpFamily): NftOperation[] {
+  const { source, hashIndex } = rulePartsFor(family);
+  const hash = hashIndex([source], SLOTS, CLIENT_SEED, 0);
+  const rule = { expressions: encodeRule(hash.load(0)) };
+  return [
+    { action: 'declare', declarations: [] },
+    { action: 'fill', chain: { name: 'hash', rules: [rule] } },
+  ];
 }
 
 /** An address reserved for documentation (RFC 5737, RFC 3849). */

@@ -5,7 +5,6 @@ import { IptablesError } from '../iptables/commands.ts';
 import type { NodePortProxy } from '../localhost/node-port-proxy.ts';
 import type { Metrics } from '../metrics/metrics.ts';
 import { NftRefusedError } from '../netlink/nftables/tables.ts';
-import { NftError } from '../nft/command.ts';
 import { RepeatedFailures } from '../process/repeated-failures.ts';
 import { ProgramTimeoutError } from '../process/run-program.ts';
 import type { ProxierObserver } from '../proxier/proxier.ts';
@@ -109,14 +108,11 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
     syncFailed(family, error, { full, seconds }) {
       const labels = { ip_family: family };
       observeSync(family, full, seconds);
-      const program = failedProgram(error);
-      if (program?.endsWith('-restore') === true) {
+      if (failedProgram(error)?.endsWith('-restore') === true) {
         metrics.restoreFailures.inc(labels);
         if (!full) metrics.partialRestoreFailures.inc(labels);
       }
-      if (program === 'nft' || error instanceof NftRefusedError) {
-        metrics.nftSyncFailures.inc(labels);
-      }
+      if (error instanceof NftRefusedError) metrics.nftSyncFailures.inc(labels);
       syncs.failed(
         family,
         { family, err: error },
@@ -139,5 +135,5 @@ export function createObserver(options: ObserverOptions): ProxierObserver {
 function failedProgram(error: unknown): string | undefined {
   if (error instanceof IptablesError) return error.command;
   if (error instanceof ProgramTimeoutError) return error.program;
-  return error instanceof NftError ? 'nft' : undefined;
+  return undefined;
 }

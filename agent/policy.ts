@@ -6,10 +6,9 @@ import type { RunOptions } from '../config/settings.ts';
 import type { Events } from '../events/recorder.ts';
 import { metricDefiner } from '../metrics/define.ts';
 import { policyMetrics } from '../metrics/policy.ts';
-import { type NftCommand, nftCommand } from '../nft/command.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
-import { policyProbeScript } from '../policy/compile/policy-table.ts';
+import { policyProbe } from '../policy/compile/policy-table.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { isModelKind, isModelObject, MODEL_KINDS, PolicyModel } from '../policy/model/model.ts';
@@ -28,7 +27,6 @@ import { ownedVipsSink } from './policy-owned-vips.ts';
 /** The node's support for network policy. Nothing is programmed yet. */
 export interface PolicySupport {
   readonly families: readonly IpFamily[];
-  readonly nft: NftCommand;
 }
 
 /**
@@ -39,9 +37,8 @@ export interface PolicySupport {
 export async function requirePolicySupport({
   policyLogGroup: logGroup,
 }: RunOptions): Promise<PolicySupport> {
-  const nft = nftCommand();
-  const { families, missing } = await nftablesSupport(nft, (family) =>
-    policyProbeScript({ family, logGroup }),
+  const { families, missing } = await nftablesSupport((family) =>
+    policyProbe({ family, logGroup }),
   );
   const problems = IP_FAMILIES.flatMap((family) => {
     const reason = missing.get(family);
@@ -50,7 +47,7 @@ export async function requirePolicySupport({
   if (problems.length > 0) {
     throw new UserError(`--network-policy does not work on this node: ${problems.join('; ')}`);
   }
-  return { families, nft };
+  return { families };
 }
 
 export interface PolicyOptions {

@@ -9,13 +9,14 @@ import { NetlinkSocket } from '../netlink/core/socket.ts';
 import { NfTables } from '../netlink/nftables/tables.ts';
 import { TransactionWriter } from '../netlink/nftables/transaction.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
-import { nftCommand, nftProcessIds } from '../nft/command.ts';
 import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
 import type { MapElement } from '../nftables/element.ts';
 import { MAP_NAMES } from '../nftables/maps.ts';
 import { NftPlan } from '../nftables/plan.ts';
-import { chainRuleOperations, TABLE, tableDeclarationScript } from '../nftables/static-chains.ts';
+import { TABLE } from '../nftables/static-chains.ts';
+import { tableOperations } from '../nftables/table-operations.ts';
 import { tableScript } from '../nftables/table-script.ts';
+import { runProgram } from '../process/run-program.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { cluster, NODE } from './cluster.ts';
 import { serve } from './jobs.ts';
@@ -25,7 +26,9 @@ import { type ChangeKind, changeKinds, type LoadOptions, runChanges } from './su
 
 export type NftablesJobs = typeof jobs;
 
-const nft = nftCommand();
+/** Milliseconds. */
+const NFT_TIMEOUT = 60_000;
+
 const tables = new NfTables('IPv4', TABLE);
 const options: NftBackendOptions = {
   ...compileOptions(),
@@ -67,12 +70,12 @@ async function storm({
 
 /** Starts the agent without its sources; `stall` is the longest stall of the start, in milliseconds. */
 async function startAgent(services: number, minSyncPeriod: number) {
-  const backend = new NftBackend(tables, nft, options);
+  const backend = new NftBackend(tables, options);
   const subject = createPortwide(backend, services, minSyncPeriod);
   const { result: start, stall } = await withStall(() => subject.start());
   watchNftables({
     filteredPortIds: [tables.portId],
-    isOwnPortId: (port) => nftProcessIds.has(port),
+    isOwnPortId: () => false,
     onChange: ({ kind }) => fail(`external change of a ${kind}`),
     onOverrun: fail,
   });
@@ -102,8 +105,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
   const allElements = [...plan.snapshot()].flatMap((each) => each.elements);
   const chains = [...plan.chains()];
   writeFileSync(script, tableScript(chains, allElements, 'IPv4'));
-  await nft.run(tableDeclarationScript(chains, 'IPv4', 'numbers'));
-  await tables.transact(chainRuleOperations(chains));
+  await tables.transact(tableOperations(chains, [], 'IPv4'));
 
   const socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: 256 << 20 });
   const timed = async (packed: PackedMessages) => {
@@ -129,7 +131,7 @@ async function netlink({ services, changes, script }: LoadOptions & { readonly s
 async function loadText({ script }: { readonly script: string }) {
   const text = readFileSync(script, 'utf8');
   const started = performance.now();
-  await nft.run(text);
+  await runProgram('nft', ['-f', '-'], { input: text, timeout: NFT_TIMEOUT });
   const load = performance.now() - started;
   return { load, elements: await countElements() };
 }

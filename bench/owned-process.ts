@@ -2,12 +2,12 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { NfTables } from '../netlink/nftables/tables.ts';
 import { listDevices } from '../netlink/route/devices.ts';
-import { nftCommand } from '../nft/command.ts';
 import { NftBackend, type NftBackendOptions } from '../nftables/backend.ts';
 import { FlowtableDevices } from '../nftables/flowtable-devices.ts';
 import { NftPlan } from '../nftables/plan.ts';
 import { TABLE } from '../nftables/static-chains.ts';
 import { tableScript } from '../nftables/table-script.ts';
+import { runProgram } from '../process/run-program.ts';
 import { RouteTable } from '../proxier/route-table.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { endpoint, service, servicePort, slice, upsertWithPods } from '../test/fixtures.ts';
@@ -28,7 +28,6 @@ export interface OwnedLoad {
 /** Slices that are ranges, and slices that one exact lookup finds. */
 export const RANGES = { portsPerPod: 100, first: 20_000 };
 export const EXACT = { portsPerPod: 128, first: 20_480 };
-const nft = nftCommand();
 const options: NftBackendOptions = {
   ...compileOptions(),
   nodePortSelection: ['primary'],
@@ -73,7 +72,7 @@ function ownedObjects(index: number, slices: number, moved?: number, shape = RAN
 
 /** A backend of mode nftables for the current network namespace. */
 export function nftablesBackend(): NftBackend {
-  return new NftBackend(new NfTables('IPv4', TABLE), nft, options);
+  return new NftBackend(new NfTables('IPv4', TABLE), options);
 }
 
 function newTable(): RouteTable {
@@ -100,11 +99,14 @@ async function script({ path, ...load }: OwnedLoad & { readonly path: string }) 
   return elements.length;
 }
 
+/** Milliseconds. */
+const NFT_TIMEOUT = 60_000;
+
 /** Milliseconds of `nft -f`. */
 async function loadText({ path }: { readonly path: string }) {
   const content = readFileSync(path, 'utf8');
   const started = performance.now();
-  await nft.run(content);
+  await runProgram('nft', ['-f', '-'], { input: content, timeout: NFT_TIMEOUT });
   return performance.now() - started;
 }
 
@@ -151,7 +153,7 @@ async function program({
 }) {
   const tables = new NfTables('IPv4', TABLE);
   const flowtableDevices = usesFlowtable ? newFlowtableDevices(tables) : undefined;
-  const backend = new NftBackend(tables, nft, { ...options, usesFlowtable, flowtableDevices });
+  const backend = new NftBackend(tables, { ...options, usesFlowtable, flowtableDevices });
   backend.setNodeAddresses(nodeAddresses);
   const table = newTable();
   const owned = ownedObjects(0, 10, undefined, shape);

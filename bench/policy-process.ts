@@ -5,12 +5,12 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { PolicyObject } from '../api/policy-objects.ts';
-import { nftCommand } from '../nft/command.ts';
 import { NftMonitor } from '../nft/monitor.ts';
 import { AppliedState } from '../policy/compile/applied-state.ts';
 import { Enforcer } from '../policy/enforce/enforcer.ts';
 import { PolicyKernel } from '../policy/enforce/kernel.ts';
 import { PolicyModel } from '../policy/model/model.ts';
+import { runProgram } from '../process/run-program.ts';
 import { systemTimers } from '../sync/timers.ts';
 import { POD_CIDR } from './cluster.ts';
 import { serve } from './jobs.ts';
@@ -37,8 +37,6 @@ export type PolicyChangeKind = 'added' | 'relabelled' | 'gone' | 'elsewhere' | '
 
 export type PolicyJobs = typeof jobs;
 
-const nft = nftCommand();
-
 /** Network policy of an agent, without the sources and without DNS snooping. */
 function createAgent() {
   /** Families whose kernel state lacks changes. */
@@ -56,7 +54,6 @@ function createAgent() {
   const applied = new AppliedState(model);
   const kernel = new PolicyKernel({
     families: IP_FAMILIES,
-    nft,
     onWarning: (_, message) => allApplied.reject(new Error(message)),
   });
   const enforcer = new Enforcer({
@@ -197,13 +194,14 @@ async function loadFor({ size, address }: Job<'load'>): Promise<null> {
 
 /** Turns on connection tracking, as every proxy mode does, and nothing else. */
 async function conntrack(_: object): Promise<null> {
-  await nft.run(`table ip bench {
+  const input = `table ip bench {
     chain forward {
       type filter hook forward priority 0; policy accept;
       ct state established,related accept
     }
   }
-  `);
+  `;
+  await runProgram('nft', ['-f', '-'], { input, timeout: 60_000 });
   return null;
 }
 

@@ -47,7 +47,7 @@ export const NODE_SETTINGS = {
     field: 'mode',
     type: optional(oneOf('<mode>', PROXY_MODES)),
     default: undefined,
-    defaultText: 'nftables if nft and the kernel support it, otherwise iptables',
+    defaultText: 'nftables if the kernel supports it, otherwise iptables',
     help: 'proxy mode: nftables, iptables or ipvs',
     details: 'See [choosing a mode](node.md#choosing-a-mode).',
   }),

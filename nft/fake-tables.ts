@@ -4,7 +4,8 @@
  */
 import type { IpFamily } from '../api/objects.ts';
 import { EEXIST, ENOENT, NetlinkError } from '../netlink/core/error.ts';
-import { HOOKS, PRIORITY } from '../netlink/nftables/hooks.ts';
+import type { NftDeclaration } from '../netlink/nftables/declaration.ts';
+import { type NftSetDeclaration, setAttributes } from '../netlink/nftables/set.ts';
 import { NftRefusedError } from '../netlink/nftables/transaction-builder.ts';
 import {
   NFT_SET_FLAGS,
@@ -15,7 +16,6 @@ import {
   type NftOperation,
   type NftRule,
 } from '../netlink/nftables/types.ts';
-import { type NftCommand, NftError } from './command.ts';
 import { elementDataText, elementKeyText } from './element.ts';
 import type { RuleTable } from './table.ts';
 
@@ -25,7 +25,7 @@ const FEW_CHAINS = 10;
 const SET_OF_RULE = /(?:lookup|dynset)\0\0[\s\S]{8}([^\0]+)\0/g;
 const COUNTER_OF_RULE = /objref\0\0[\s\S]{16}([^\0]+)\0/g;
 
-/** An nf_tables table in memory, with the nft command and netlink operations on it. */
+/** An nf_tables table in memory. */
 export class FakeTables {
   readonly family: IpFamily;
   readonly name: string;
@@ -57,6 +57,8 @@ export class FakeTables {
   /** Called when a dump has visited the elements of a set; returns whether the dump must restart. */
   onDump: (set: string) => boolean = () => false;
   readonly #intervals = new Set<string>();
+  /** Types of declared sets. */
+  readonly #types = new Map<string, string>();
 
   constructor(family: IpFamily = 'IPv4', name = 'portwide') {
     this.family = family;
@@ -120,6 +122,7 @@ export class FakeTables {
         for (const chain of chains) this.#removeChain(chain);
         for (const set of sets) {
           if (!this.sets.delete(set)) throw new NftRefusedError(new NetlinkError('delete', ENOENT));
+          this.#types.delete(set);
         }
       },
       delete: async () => {
@@ -137,42 +140,45 @@ export class FakeTables {
     this.hooks.delete(name);
   }
 
-  /**
-   * Runs nft scripts that declare objects of this table. If the table has a set `other version`, a script fails as if a
-   * set had another type.
-   */
-  get nft(): NftCommand {
-    return {
-      check: async () => {},
-      run: async (script) => {
-        if (script.includes('delete table')) {
-          this.log.push('replace table');
-          // nft 1.0.6 aborts on updates of maps with IPv6 keys.
-          if (script.includes(' update @')) throw new NftError('Assertion failed', undefined);
-          this.clear();
-        } else this.log.push('declare');
-        if (this.sets.has('other version')) throw new NftError('File exists', undefined);
-        for (const [, kind, name = '', text] of script.matchAll(/^ {2}(\w+) (\S+) \{(.*)\}$/gm)) {
-          if (kind === 'chain') {
-            this.chains.set(name, this.chains.get(name) ?? 0);
-            const base = baseChain(text);
-            if (base !== undefined) this.hooks.set(name, base);
-          }
-          if (kind === 'counter') this.counters.set(name, this.counters.get(name) ?? packets(text));
-          if (kind === 'flowtable')
-            this.flowtables.set(name, this.flowtables.get(name) ?? new Set());
-          if (kind === 'map' || kind === 'set')
-            this.sets.set(name, this.sets.get(name) ?? new Map());
-          if (text?.includes('flags interval')) this.#intervals.add(name);
+  /** Refuses an object that exists with another type. */
+  #declare(declared: NftDeclaration): void {
+    const { name } = declared;
+    switch (declared.kind) {
+      case 'set': {
+        const type = setType(declared);
+        if ((this.#types.get(name) ?? type) !== type) throw conflict(declared);
+        this.#types.set(name, type);
+        if (declared.isInterval === true) this.#intervals.add(name);
+        if (!this.sets.has(name)) this.sets.set(name, new Map());
+        break;
+      }
+      case 'chain': {
+        const [existing, base] = [this.hooks.get(name), declared.base];
+        if (base === undefined) {
+          this.chains.set(name, this.chains.get(name) ?? 0);
+          break;
         }
-      },
-    };
+        const place = ({ type, hook, priority }: NftBaseChain) => `${type} ${hook} ${priority}`;
+        const isOther = existing !== undefined && place(existing) !== place(base);
+        if (isOther || (existing === undefined && this.chains.has(name))) throw conflict(declared);
+        this.chains.set(name, this.chains.get(name) ?? 0);
+        this.hooks.set(name, base);
+        break;
+      }
+      case 'counter':
+        this.counters.set(name, this.counters.get(name) ?? declared.packets ?? 0n);
+        break;
+      case 'flowtable':
+        this.flowtables.set(name, this.flowtables.get(name) ?? new Set());
+    }
   }
 
   /** Deletes the table, as `nft flush ruleset` by another program does. */
   clear(): void {
     for (const all of [this.sets, this.chains, this.counters, this.rules, this.hooks]) all.clear();
     this.flowtables.clear();
+    this.#types.clear();
+    this.#intervals.clear();
   }
 
   /** Adds elements to a dynamic map, as rules do when they handle packets. */
@@ -195,6 +201,11 @@ export class FakeTables {
     const texts = operationTexts(operations);
     if (texts.length === 0) return;
     if (hasChanges) this.beforeCommit(changes);
+    for (const operation of operations) {
+      if (operation.action !== 'declare') continue;
+      if (operation.replacesTable === true) this.clear();
+      for (const declared of operation.declarations) this.#declare(declared);
+    }
     for (const operation of operations) {
       if (operation.action === 'attach') this.#attach(operation.flowtable, operation.devices);
     }
@@ -284,8 +295,13 @@ function operationTexts(operations: readonly NftOperation[]): string[] {
   );
   const rules = filled.length > FEW_CHAINS ? 'all' : filled.join();
   return [
+    ...operations.flatMap((operation) => {
+      if (operation.action !== 'declare') return [];
+      return [operation.replacesTable === true ? 'replace table' : 'declare'];
+    }),
     ...(filled.length === 0 ? [] : [`rules of ${rules}`]),
     ...operations.flatMap((operation) => {
+      if (operation.action === 'declare') return [];
       if (operation.action === 'delete-table') return [`delete table ${operation.table}`];
       if (operation.action === 'remove')
         return operation.chains.length === 0 ? [] : [`remove ${operation.chains.join(' ')}`];
@@ -317,20 +333,21 @@ function rejection(errno: number, change: NftElementChange, element?: NftElement
   return new NftRefusedError(new NetlinkError('transaction', errno), { change, element });
 }
 
-/** Reads `type nat hook prerouting priority dstnat; policy accept;`. */
-function baseChain(text = ''): NftBaseChain | undefined {
-  const [, type = '', hook = '', priority = ''] =
-    /type (\w+) hook (\w+) priority (\S+);/.exec(text) ?? [];
-  if (type === '') return undefined;
-  const priorities: Readonly<Record<string, number>> = PRIORITY;
-  return {
-    type,
-    hook: (HOOKS as readonly string[]).indexOf(hook),
-    priority: priorities[priority] ?? Number(priority),
-    policy: 1,
-  };
+/** What the kernel compares if a declared set exists (nft_set_is_same). */
+function setType(declared: NftSetDeclaration): string {
+  const { flags, key, data, fieldLengths } = setAttributes(declared);
+  return JSON.stringify([
+    flags,
+    key.datatype,
+    key.length,
+    data?.datatype,
+    data?.length,
+    fieldLengths,
+  ]);
 }
 
-function packets(text = ''): bigint {
-  return BigInt(/packets (\d+)/.exec(text)?.[1] ?? 0);
+function conflict({ kind, name }: NftDeclaration): NftRefusedError {
+  return new NftRefusedError(new NetlinkError('transaction', EEXIST), {
+    object: `${kind} ${name}`,
+  });
 }

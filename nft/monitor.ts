@@ -9,7 +9,6 @@ import { openPortIds } from '../netlink/nftables/tables.ts';
 import type { NftNotification } from '../netlink/nftables/types.ts';
 import { watchNftables } from '../netlink/nftables/watch.ts';
 import type { Timers } from '../sync/timers.ts';
-import { nftProcessIds } from './command.ts';
 import { nftFamily } from './rule.ts';
 
 /** A part of the agent that owns nf_tables tables, with the same names in all of its families. */
@@ -123,7 +122,7 @@ export class NftMonitor {
     try {
       this.#socket = this.#watch({
         filteredPortIds: [...openPortIds],
-        isOwnPortId: (port) => nftProcessIds.has(port) || openPortIds.has(port),
+        isOwnPortId: (port) => openPortIds.has(port),
         onChange: (change) => this.#collect(change),
         onOverrun: () => {
           this.#notifyOwners();

@@ -2,9 +2,9 @@
  * The parts of nf_tables rules, each in nft syntax and as netlink expressions. Folder nft/ contains the code that
  * Service rules and network policy share.
  *
- * The agent writes rules over netlink, because nft 1.0.6 has two bugs. It refuses a rule with DNAT to address
- * and port from a map in a table that it reads back ("conflicting protocols"). It also aborts on rules that
- * update an affinity map with IPv6 keys. The text is for people and for `portwide render`.
+ * The agent writes rules over netlink; the text is for people and for `portwide render`. nft 1.0.6 cannot load all texts. It
+ * refuses a rule with DNAT to address and port from a map in a table that it reads back ("conflicting protocols"). It also
+ * aborts on rules that update an affinity map with IPv6 keys.
  */
 import type { IpFamily, Protocol } from '../api/objects.ts';
 import { u32 } from '../netlink/core/host-order.ts';

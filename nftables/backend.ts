@@ -4,8 +4,11 @@
  */
 import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey, Protocol } from '../api/objects.ts';
-import { type NftElementChange, NftRefusedError } from '../netlink/nftables/tables.ts';
-import { type NftCommand, NftError } from '../nft/command.ts';
+import {
+  type NftElementChange,
+  type NftOperation,
+  NftRefusedError,
+} from '../netlink/nftables/tables.ts';
 import type { RuleTable } from '../nft/table.ts';
 import type { ApplyReport, Backend, BackendStats } from '../proxier/backend.ts';
 import type { Comparison } from '../proxier/compared-object.ts';
@@ -37,7 +40,7 @@ import type { FlowtableDevices } from './flowtable-devices.ts';
 import { isIntervalMap, overlappingElements } from './intervals.ts';
 import { KernelElements } from './kernel-elements.ts';
 import { rejectedPackets } from './localhost.ts';
-import { isDispatchMap, isOnDemand, isOrderedMap, type MapName } from './maps.ts';
+import { isDispatchMap, isOnDemand, type MapName } from './maps.ts';
 import { type Phase, phaseSteps } from './phases.ts';
 import { NftPlan, type NftPlanOptions, type PlannedRoute } from './plan.ts';
 import {
@@ -46,9 +49,9 @@ import {
   onDemandMapsOf,
   staticServiceChains,
   TABLE,
-  tableDeclarationScript,
+  tableDeclarations,
 } from './static-chains.ts';
-import { writableTableScript } from './table-script.ts';
+import { tableOperations } from './table-operations.ts';
 import { existingObjects, neededObjects, withoutObjects } from './unknown-objects.ts';
 
 /** How mode nftables treats packets. */
@@ -88,7 +91,6 @@ const ELEMENTS_PER_TRANSACTION = 2_000;
 export class NftBackend implements Backend {
   readonly family: Backend['family'];
   readonly #tables: RuleTable;
-  readonly #nft: NftCommand;
   readonly #options: NftBackendOptions;
   /** The first change by another program since the last full sync, for the log. */
   #externalChange: string | undefined;
@@ -103,12 +105,11 @@ export class NftBackend implements Backend {
   #localhostRejections: ReadonlyMap<Protocol, number> = new Map();
   #watchesChanges = false;
   /** Maps and base chains that do not always exist, and that the kernel is known to have. */
-  #declared: ReadonlySet<string> = new Set();
+  #declared = new Set<string>();
 
-  constructor(tables: RuleTable, nft: NftCommand, options: NftBackendOptions) {
+  constructor(tables: RuleTable, options: NftBackendOptions) {
     this.family = options.family;
     this.#tables = tables;
-    this.#nft = nft;
     this.#options = options;
     this.#plan = new NftPlan(options);
   }
@@ -232,8 +233,8 @@ export class NftBackend implements Backend {
     const { chains, deletes, adds, cleanup, routes } = diff;
     // Create new chains in an earlier transaction. A packet in flight evaluates a chain with its
     // pre-commit rules, so a chain created in the same commit would look empty.
-    await this.#declare(chains);
-    await this.#tables.transact(chainRuleOperations(chains));
+    await this.#tables.transact([...this.#declare(chains), ...chainRuleOperations(chains)]);
+    for (const name of namesToDeclare(chains)) this.#declared.add(name);
     const phases = await finishInSlices(phaseSteps(diff, this.family));
     const changedTargets = changedAffinityTargets(
       affinityTargets(routes.flatMap(([before]) => before ?? [])),
@@ -335,12 +336,10 @@ export class NftBackend implements Backend {
     }
     await write(lookups);
     const chains = [...this.#plan.chains()];
-    try {
-      await this.#declare(chains);
-    } catch (error) {
-      if (!(error instanceof NftError)) throw error;
+    const conflict = await this.#refusalOf(this.#declare(chains));
+    if (conflict !== undefined) {
       await writing;
-      return repaired + (await this.#replaceTable(error));
+      return repaired + (await this.#replaceTable(conflict));
     }
     // Map by map: a transaction takes time for all elements of the interval maps that it changes.
     for (const element of [...first.values()].flat()) {
@@ -385,44 +384,51 @@ export class NftBackend implements Backend {
    * Creates the table, its maps and static chains, or completes an existing table.
    * @returns the error when the existing table conflicts, for example with a map of another type.
    */
-  async #declareTable(): Promise<NftError | undefined> {
-    try {
-      const chains = staticServiceChains(this.#options);
-      await this.#nft.run(tableDeclarationScript(chains, this.family, 'numbers'));
-      this.#declared = namesToDeclare(chains);
-      return undefined;
-    } catch (error) {
-      if (!(error instanceof NftError) || (await this.#tables.sets()) === undefined) throw error;
-      return error;
-    }
+  async #declareTable(): Promise<NftRefusedError | undefined> {
+    const chains = staticServiceChains(this.#options);
+    const refusal = await this.#refusalOf([
+      { action: 'declare', declarations: tableDeclarations(chains, this.family) },
+    ]);
+    if (refusal === undefined) this.#declared = namesToDeclare(chains);
+    else if ((await this.#tables.sets()) === undefined) throw refusal;
+    return refusal;
   }
 
-  /** Declares missing maps and base chains through nft, so that `nft list` can show the elements of maps. */
-  async #declare(chains: readonly NftChain[]): Promise<void> {
+  async #refusalOf(operations: readonly NftOperation[]): Promise<NftRefusedError | undefined> {
+    try {
+      await this.#tables.transact(operations);
+    } catch (error) {
+      if (error instanceof NftRefusedError) return error;
+      throw error;
+    }
+    return undefined;
+  }
+
+  /** Declares maps and base chains that the kernel is not known to have. */
+  #declare(chains: readonly NftChain[]): NftOperation[] {
     const names = namesToDeclare(chains);
-    if ([...names].every((name) => this.#declared.has(name))) return;
-    await this.#nft.run(tableDeclarationScript(chains, this.family, 'numbers'));
-    this.#declared = new Set([...this.#declared, ...names]);
+    for (const name of this.#declared) names.delete(name);
+    if (names.size === 0) return [];
+    const declarations = tableDeclarations(chains, this.family).filter(({ name }) =>
+      names.has(name),
+    );
+    return [{ action: 'declare', declarations }];
   }
 
   /**
-   * Replaces an incompatible table with an nft script, which is one transaction. Later transactions write over netlink
-   * what nft cannot write. Session affinity is reset, and until then owned ports are not served.
+   * Replaces an incompatible table in one transaction, so that packets find the old table or the new one. It is large only
+   * at the first sync of a new version, when the agent does not yet watch nf_tables (see `ELEMENTS_PER_TRANSACTION`).
+   * Session affinity is reset.
    */
-  async #replaceTable(refusal: NftError): Promise<number> {
-    const [reason] = refusal.message.split('\n');
+  async #replaceTable(refusal: NftRefusedError): Promise<number> {
     this.#options.onWarning('replacing an nftables table of an incompatible version', {
       table: TABLE,
-      reason,
-      effect:
-        'connections continue; session affinity is reset; UDP ports owned by pods are rejected for a moment',
+      reason: refusal.message,
+      effect: 'connections continue; session affinity is reset',
     });
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];
-    await this.#nft.run(writableTableScript(chains, elements, this.family));
-    const ordered = elements.filter(({ map }) => isOrderedMap(map));
-    await this.#transactInParts('add', ordered);
-    await this.#tables.transact(chainRuleOperations(chains));
+    await this.#tables.transact(tableOperations(chains, elements, this.family));
     this.#declared = namesToDeclare(chains);
     this.#elementCounts = new Map();
     for (const { map } of elements) addToCount(this.#elementCounts, map, 1);
@@ -491,7 +497,7 @@ export class NftBackend implements Backend {
 /** The maps that these chains need and that do not always exist, and the base chains. */
 function namesToDeclare(chains: Iterable<NftChain>): Set<string> {
   const all = [...chains];
-  const bases = all.filter(({ hook }) => hook !== undefined).map(({ name }) => name);
+  const bases = all.filter(({ base }) => base !== undefined).map(({ name }) => name);
   return new Set([...affinityMapsOf(all), ...onDemandMapsOf(all), ...bases]);
 }
 

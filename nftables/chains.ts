@@ -8,6 +8,7 @@ import { getOrCreate } from '../api/collections.ts';
 import type { HashInput } from '../api/load-balancing.ts';
 import type { IpFamily } from '../api/objects.ts';
 import { PROTOCOLS } from '../api/objects.ts';
+import type { NftBaseChain } from '../netlink/nftables/types.ts';
 import {
   goTo,
   IS_FROM_NODE,
@@ -24,13 +25,7 @@ import type { RouteMatch } from '../services/route.ts';
 import { CLIENT_SEED, SLOTS } from '../traffic/consistent-hash.ts';
 import { type LocalDetector, nonPodClients, type TrafficOptions } from '../traffic/options.ts';
 import type { Dispatch, EndpointPool } from '../traffic/plan.ts';
-import {
-  AFFINITY_MAP,
-  allPortsAffinityMap,
-  isOnDemand,
-  isOrderedMap,
-  type MapName,
-} from './maps.ts';
+import { AFFINITY_MAP, allPortsAffinityMap, isOnDemand, type MapName } from './maps.ts';
 
 /** Settings and the IP family that the rules of chains depend on. */
 export interface ChainOptions extends TrafficOptions {
@@ -45,8 +40,8 @@ export interface ChainOptions extends TrafficOptions {
 /** A chain of table `portwide`. Equal names have equal rules. */
 export interface NftChain {
   readonly name: string;
-  /** Base chain specification in nft syntax; undefined for a chain that is only jumped to. */
-  readonly hook?: string;
+  /** Where a base chain is attached; undefined for a chain that is only jumped to. */
+  readonly base?: NftBaseChain;
   readonly rules: readonly RuleParts[];
   /** Chains that the rules jump or go to. They must exist first. */
   readonly jumpTargets: readonly NftChain[];
@@ -263,14 +258,6 @@ export function affinityUpdateChain(
           ]);
     return { rules, jumpTargets: [], affinity };
   });
-}
-
-/**
- * Whether nft can write the rules of this chain. nft 1.0.6 aborts on rules that update an affinity map
- * with IPv6 keys ("Assertion dreg < ctx->reg_low"), and refuses rules that look up fields in a map of numbers.
- */
-export function canNftWrite({ name, maps = [] }: NftChain): boolean {
-  return !name.startsWith('update-affinity-') && !maps.some(isOrderedMap);
 }
 
 /** The chain, preceded by all chains that it jumps to directly or indirectly. */

@@ -1,8 +1,8 @@
 /** Compares chains of table `portwide` with the kernel: their hooks and their rules. */
 import type { IpFamily } from '../api/objects.ts';
-import { HOOKS, PRIORITY } from '../netlink/nftables/hooks.ts';
 import { encodedRuleText } from '../netlink/nftables/rule-text.ts';
-import type { NftBaseChain, NftExistingChain } from '../netlink/nftables/types.ts';
+import type { NftExistingChain } from '../netlink/nftables/types.ts';
+import { baseChainText } from '../nft/declaration.ts';
 import { nftFamily, nftRuleBytes, nftRuleText } from '../nft/rule.ts';
 import type { NftReader } from '../nft/table.ts';
 import { type ComparedRule, type ComparisonBuilder, compareRules } from '../proxier/comparison.ts';
@@ -42,7 +42,7 @@ export async function compareChains(
   const actual = await readRules(tables, isComplete ? undefined : chains, texts, slice);
   const inTable = `${nftFamily(family)} ${TABLE}`;
   const addChain = (chain: NftChain | undefined, found: NftExistingChain | undefined) => {
-    const [wanted, has] = [chain && wantedText(chain), found && existingText(found)];
+    const [wanted, has] = [chain && chainText(chain), found && chainText(found)];
     const isSame = wanted === has ? 'ok' : 'changed';
     const state = wanted === undefined ? 'unexpected' : has === undefined ? 'missing' : isSame;
     result.add(state, () => ({
@@ -98,25 +98,6 @@ async function readRules(
   return rules;
 }
 
-const PRIORITIES: Readonly<Record<string, number>> = PRIORITY;
-
-/** The declaration of a desired chain, with the priority in the form that `existingText` has. */
-function wantedText({ name, hook }: NftChain): string {
-  const text = hook?.replace(/priority (\w+);/, (all, priority: string) =>
-    PRIORITIES[priority] === undefined ? all : `priority ${PRIORITIES[priority]};`,
-  );
-  return chainText(name, text);
-}
-
-function existingText({ name, base }: NftExistingChain): string {
-  return chainText(name, base && hookText(base));
-}
-
-function hookText({ type, hook, priority, policy }: NftBaseChain): string {
-  const where = `hook ${HOOKS[hook] ?? hook} priority ${priority}`;
-  return `type ${type} ${where}; policy ${policy === 0 ? 'drop' : 'accept'};`;
-}
-
-function chainText(name: string, hook: string | undefined): string {
-  return hook === undefined ? `chain ${name}` : `chain ${name} { ${hook} }`;
+function chainText({ name, base }: Pick<NftChain, 'name' | 'base'> | NftExistingChain): string {
+  return base === undefined ? `chain ${name}` : `chain ${name} { ${baseChainText(base)} }`;
 }

@@ -4,6 +4,7 @@
  * `owned-chains.ts`: a search among ranges takes three times as long, and Linux 6.18 copies the map with each change. The
  * paths of packets are the same.
  */
+import type { NftBaseChain } from '../netlink/nftables/types.ts';
 import {
   ACCEPT,
   IS_UNTRACKED,
@@ -61,13 +62,13 @@ export function exactSliceChains(size: ExactSize, options: ChainOptions): NftCha
   ];
   const { inbound, outbound } = translationHooks();
   const { input, postrouting } = SPEAKER_HOOKS;
-  const early = (name: string, hook: string) =>
-    baseChain(`${name}-of-${size}`, hook, packets, ['owned-addresses'], options, [
+  const early = (name: string, base: NftBaseChain) =>
+    baseChain(`${name}-of-${size}`, base, packets, ['owned-addresses'], options, [
       destinations,
       sources,
     ]);
-  const late = (name: string, hook: string) =>
-    baseChain(`${name}-of-${size}`, hook, answers, ['owned-addresses', vips], options);
+  const late = (name: string, base: NftBaseChain) =>
+    baseChain(`${name}-of-${size}`, base, answers, ['owned-addresses', vips], options);
   return [
     early('owned-prerouting', inbound),
     early('owned-output', outbound),

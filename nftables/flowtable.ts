@@ -14,6 +14,8 @@
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
 import { addressBytes } from '../netlink/core/address.ts';
+import { baseAt, PRIORITY } from '../netlink/nftables/hooks.ts';
+import { type Declaration, setFields } from '../nft/declaration.ts';
 import {
   addToFlowtable,
   hasMorePacketsThan,
@@ -47,15 +49,17 @@ export const FLOWTABLE_SETS: readonly string[] = [FLOWTABLE_HAIRPINS, FLOWTABLE_
 const PACKETS_IN_HOOKS = 20;
 const DNS_PORT = 53;
 /** After the filters of most other programs, so that they can drop the packets of a connection before. */
-const PRIORITY = 500;
+const FORWARD_PRIORITY = 500;
 
-/** The flowtable and its sets in nft syntax. The kernel keeps the interfaces of an existing flowtable. */
-export const FLOWTABLE_DECLARATIONS: readonly string[] = [
-  // Counts packets in conntrack as ever.
-  `flowtable ${FLOWTABLE} { hook ingress priority filter; counter; }`,
-  `set ${FLOWTABLE_DEVICES} { typeof meta iifname; }`,
-  `set ${FLOWTABLE_HAIRPINS} { typeof meta iifname . meta oifname; }`,
-];
+/** The flowtable and its sets. The kernel keeps the interfaces of an existing flowtable. */
+export function flowtableDeclarations(family: IpFamily): Declaration[] {
+  const { inputInterface, outputInterface } = setFields(family);
+  return [
+    { kind: 'flowtable', name: FLOWTABLE, priority: PRIORITY.filter },
+    { kind: 'set', name: FLOWTABLE_DEVICES, key: [inputInterface] },
+    { kind: 'set', name: FLOWTABLE_HAIRPINS, key: [inputInterface, outputInterface] },
+  ];
+}
 
 /** The chains that add connections to the flowtable. */
 export function flowtableChains(family: IpFamily): NftChain[] {
@@ -87,7 +91,7 @@ export function flowtableChains(family: IpFamily): NftChain[] {
   };
   const forward: NftChain = {
     name: 'filter-forward-flowtable',
-    hook: `type filter hook forward priority ${PRIORITY}; policy accept;`,
+    base: baseAt('filter', 'forward', FORWARD_PRIORITY),
     rules: [[...conditions, goTo(OFFLOAD_CHAIN)]],
     jumpTargets: [],
     usesFlowtable: true,

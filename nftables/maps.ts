@@ -4,7 +4,8 @@
  * almost nothing.
  */
 import type { IpFamily } from '../api/objects.ts';
-import { nftFamily } from '../nft/rule.ts';
+import { paddedLength } from '../netlink/nftables/set-description.ts';
+import { type SetDeclaration, type SetField, setFields } from '../nft/declaration.ts';
 
 /** A field of a key or of data. In the kernel each field takes a multiple of four bytes. */
 export type MapField = 'address' | 'protocol' | 'port' | 'index';
@@ -196,11 +197,7 @@ const EXACT_NAMES: ReadonlySet<string> = new Set(
   Object.keys(EXACT_MAPS).flatMap((map) => EXACT_SIZES.map((size) => `${map}-of-${size}`)),
 );
 
-/**
- * The sets that have port ranges. All exist while any is in use, because each declaration is a run of nft, for which
- * changes of all Services wait.
- */
-export const RANGE_SETS: readonly MapName[] = Array.from({ length: RANGE_PARTS }, (_, part) =>
+const RANGE_SETS: readonly MapName[] = Array.from({ length: RANGE_PARTS }, (_, part) =>
   rangeSet(part),
 );
 
@@ -347,36 +344,34 @@ const REFERENCE_COUNTED: ReadonlySet<MapName> = new Set([
   'owned-speakers',
 ]);
 
-const TYPES: Readonly<Record<MapField, (ip: string) => string>> = {
-  address: (ip) => `${ip} daddr`,
-  protocol: () => 'meta l4proto',
-  port: () => 'th dport',
-  index: () => 'numgen random mod 65536',
-};
+const MAP_FIELDS = {
+  address: 'destination',
+  protocol: 'protocol',
+  port: 'port',
+  index: 'index',
+} as const satisfies Readonly<Record<MapField, keyof ReturnType<typeof setFields>>>;
 
 /** Bytes that a field takes in the kernel. */
 export function fieldWidth(field: MapField, family: IpFamily): number {
-  return field === 'address' && family === 'IPv6' ? 16 : 4;
+  return paddedLength(setFields(family)[MAP_FIELDS[field]]);
 }
 
-function typeText(fields: readonly MapField[], ip: string): string {
-  return fields.map((field) => TYPES[field](ip)).join(' . ');
+function fieldsOf(names: readonly MapField[], family: IpFamily): SetField[] {
+  return names.map((name) => setFields(family)[MAP_FIELDS[name]]);
 }
 
-/** How scripts write ordered maps: as nft writes ranges, with fields, or as the agent programs them, as numbers. */
-export type OrderedForm = 'fields' | 'numbers';
-
-/** The declaration of a map or set in nft syntax. nft accepts it again while the type is the same. */
-export function mapDeclaration(name: MapName, family: IpFamily, ordered: OrderedForm): string {
+/** The declaration of a map or set. */
+export function mapDeclaration(name: MapName, family: IpFamily): SetDeclaration {
   const { key, data, isInterval, isOrdered, size } = mapSpec(name);
-  const ip = nftFamily(family);
-  const width = key.reduce((sum, field) => sum + fieldWidth(field, family), 0);
-  // nft takes any bytes of a packet as a number. Rules do not look up these bytes.
-  const keyType =
-    isOrdered === true && ordered === 'numbers' ? `@nh,0,${width * 8}` : typeText(key, ip);
-  const value = data === 'verdict' ? ' : verdict' : data && ` : ${typeText(data, ip)}`;
-  const flags = isInterval ? ' flags interval;' : '';
-  return `${data === undefined ? 'set' : 'map'} ${name} { typeof ${keyType}${value ?? ''};${flags}${size === undefined ? '' : ` size ${size};`} }`;
+  return {
+    kind: 'set',
+    name,
+    key: fieldsOf(key, family),
+    data: data === undefined || data === 'verdict' ? data : fieldsOf(data, family),
+    isInterval,
+    isOrdered,
+    size,
+  };
 }
 
 /**
@@ -400,14 +395,23 @@ export function allPortsAffinityMap(slot: number): string {
  */
 const MAX_CLIENTS = 131_072;
 
-/** The declaration of an affinity map in nft syntax. */
-export function affinityMapDeclaration(name: string, family: IpFamily): string {
-  const ip = nftFamily(family);
+/** Entries have the timeout of their Service; an entry without one would have this. */
+const AFFINITY_TIMEOUT = 10_800;
+
+/** The declaration of an affinity map. */
+export function affinityMapDeclaration(name: string, family: IpFamily): SetDeclaration {
   const isByPort = name === AFFINITY_MAP;
-  const key = typeText(
-    ['address', 'address', ...(isByPort ? (['protocol', 'port'] as const) : [])],
-    ip,
-  );
-  const data = typeText(isByPort ? ['address', 'port'] : ['address'], ip);
-  return `map ${name} { typeof ${key} : ${data}; flags dynamic,timeout; size ${MAX_CLIENTS}; timeout 3h; }`;
+  return {
+    kind: 'set',
+    name,
+    key: fieldsOf(
+      ['address', 'address', ...(isByPort ? (['protocol', 'port'] as const) : [])],
+      family,
+    ),
+    data: fieldsOf(isByPort ? ['address', 'port'] : ['address'], family),
+    isDynamic: true,
+    hasTimeouts: true,
+    timeoutSeconds: AFFINITY_TIMEOUT,
+    size: MAX_CLIENTS,
+  };
 }

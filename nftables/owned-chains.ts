@@ -16,6 +16,8 @@
  */
 import { getOrCreate } from '../api/collections.ts';
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
+import { baseAt } from '../netlink/nftables/hooks.ts';
+import type { NftBaseChain } from '../netlink/nftables/types.ts';
 import {
   ACCEPT,
   DROP,
@@ -73,8 +75,8 @@ export function ownedBaseChains(options: ChainOptions): NftChain[] {
 
 /** Where the source changes: after network policy (110, 111), which must see the pod as the source. */
 export const SPEAKER_HOOKS = {
-  input: `filter hook input priority ${SPEAKER_PRIORITY.input}`,
-  postrouting: `filter hook postrouting priority ${SPEAKER_PRIORITY.postrouting}`,
+  input: baseAt('filter', 'input', SPEAKER_PRIORITY.input),
+  postrouting: baseAt('filter', 'postrouting', SPEAKER_PRIORITY.postrouting),
 } as const;
 
 /** Drops ICMP errors about packets of owned UDP ports, which no host expects. They look up `owned-addresses`. */
@@ -116,23 +118,23 @@ export function restrictedBaseChains(options: ChainOptions): NftChain[] {
 /** @returns the hooks at which destinations change, before connection tracking. */
 export function translationHooks(priority: number = RAW) {
   return {
-    inbound: `filter hook prerouting priority ${priority}`,
+    inbound: baseAt('filter', 'prerouting', priority),
     // Type route, so that the kernel looks up the route again after the destination has changed.
-    outbound: `route hook output priority ${priority}`,
+    outbound: baseAt('route', 'output', priority),
   };
 }
 
 /** A base chain that exists only while a Service has owned ports. */
 export function baseChain(
   name: string,
-  hook: string,
+  base: NftBaseChain,
   rules: RuleParts[],
   maps: MapName[],
   options: ChainOptions,
   jumpTargets: NftChain[] = [],
 ): NftChain {
   return memoized(name, options, () => ({
-    hook: `type ${hook}; policy accept;`,
+    base,
     rules,
     jumpTargets,
     maps,

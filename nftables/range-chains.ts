@@ -6,7 +6,7 @@
 import { PROTOCOLS } from '../api/objects.ts';
 import { goTo, type KeyField, protocolIs, type RuleParts, rulePartsFor } from '../nft/rule.ts';
 import { type ChainOptions, memoized, type NftChain, REJECT_CHAIN } from './chains.ts';
-import { RANGE_PARTS, RANGE_SETS, rangeSet } from './maps.ts';
+import { RANGE_PARTS, rangeSet } from './maps.ts';
 
 /** The part of the sets of ranges that has a VIP. @param address In network order. */
 export function rangePartOf(address: Buffer): number {
@@ -36,7 +36,7 @@ export function rangeChains(part: number, slots: number, options: ChainOptions):
     memoized(`${name}-${part}-${slots}`, options, () => ({
       rules: rules(),
       jumpTargets,
-      maps: RANGE_SETS,
+      maps: [set],
     }));
   return {
     services: chain('ranges', () => [

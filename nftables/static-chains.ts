@@ -12,7 +12,9 @@
  * The number of lookups for a packet does not depend on the number of Services. Most maps are hash tables.
  */
 import { type IpFamily, PROTOCOLS } from '../api/objects.ts';
-import type { NftOperation } from '../netlink/nftables/types.ts';
+import { baseAt, PRIORITY } from '../netlink/nftables/hooks.ts';
+import type { NftBaseChain, NftOperation } from '../netlink/nftables/types.ts';
+import { type Declaration, declarationText } from '../nft/declaration.ts';
 import {
   ACCEPT,
   clearMarkBit,
@@ -34,7 +36,7 @@ import {
   verdict,
 } from '../nft/rule.ts';
 import { type ChainOptions, type NftChain, REJECT_CHAIN, RESET_OR_DROP_CHAIN } from './chains.ts';
-import { FLOWTABLE_DECLARATIONS, flowtableChains } from './flowtable.ts';
+import { flowtableChains, flowtableDeclarations } from './flowtable.ts';
 import { localhostChains } from './localhost.ts';
 import {
   AFFINITY_MAP,
@@ -42,7 +44,6 @@ import {
   MAP_NAMES,
   type MapName,
   mapDeclaration,
-  type OrderedForm,
 } from './maps.ts';
 
 /** Name of the table in families ip and ip6. kube-proxy's nftables mode uses table `kube-proxy`. */
@@ -50,6 +51,8 @@ export const TABLE = 'portwide';
 
 /** Name of the chain that rejects or drops packets to cluster IPs; its rules depend on the Service CIDRs. */
 export const CLUSTER_IPS_CHAIN = 'cluster-ips-check';
+
+const BEFORE_SRCNAT = PRIORITY.srcnat - 1;
 
 /** Settings and the IP family that the static rules depend on. */
 export interface StaticChainOptions extends ChainOptions {
@@ -75,9 +78,9 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
     rules,
     jumpTargets: [],
   });
-  const base = (name: string, hook: string, rules: readonly RuleParts[]): NftChain => ({
+  const base = (name: string, at: NftBaseChain, rules: readonly RuleParts[]): NftChain => ({
     ...chain(name, rules),
-    hook: `type ${hook}; policy accept;`,
+    base: at,
   });
   // nft accepts a port field only after a match on the protocol.
   const byProtocol = (rule: RuleParts): RuleParts[] =>
@@ -131,43 +134,45 @@ export function staticServiceChains(options: StaticChainOptions): NftChain[] {
       [inSet([destination], 'cluster-ips'), goTo(REJECT_CHAIN)],
       ...options.serviceCidrs.map((cidr) => [parts.destinationIs(cidr), DROP]),
     ]),
-    base('nat-prerouting', 'nat hook prerouting priority dstnat', [[services]]),
-    base('nat-output', 'nat hook output priority -100', [[services]]),
+    base('nat-prerouting', baseAt('nat', 'prerouting', PRIORITY.dstnat), [[services]]),
+    base('nat-output', baseAt('nat', 'output', PRIORITY.dstnat), [[services]]),
     // Type nat, because a nat chain sees only the first packet of a connection. Later packets of an unanswered
-    // UDP flow are still in state new, and would add the affinity entry of a removed endpoint again. Priority 99
+    // UDP flow are still in state new, and would add the affinity entry of a removed endpoint again. The priority
     // is before masquerade, while the packet still has the client's address.
-    base('nat-input-affinity', 'nat hook input priority 99', updateAffinity),
-    base('nat-postrouting-affinity', 'nat hook postrouting priority 99', updateAffinity),
-    base('nat-postrouting', 'nat hook postrouting priority srcnat', [
+    base('nat-input-affinity', baseAt('nat', 'input', BEFORE_SRCNAT), updateAffinity),
+    base('nat-postrouting-affinity', baseAt('nat', 'postrouting', BEFORE_SRCNAT), updateAffinity),
+    base('nat-postrouting', baseAt('nat', 'postrouting', PRIORITY.srcnat), [
       [HAS_DNAT, inSet([parts.source, destination], 'hairpin-connections'), MASQUERADE],
       // Clear the mark: an encapsulated packet passes this hook again and would be masqueraded twice.
       [hasMarkBit(masqueradeBit), clearMarkBit(masqueradeBit), MASQUERADE],
     ]),
-    base('filter-input', 'filter hook input priority filter', onNew('service-endpoints-check')),
-    base('filter-forward', 'filter hook forward priority filter', onNew(CLUSTER_IPS_CHAIN)),
-    base('filter-output', 'filter hook output priority filter', onNew(CLUSTER_IPS_CHAIN)),
+    base(
+      'filter-input',
+      baseAt('filter', 'input', PRIORITY.filter),
+      onNew('service-endpoints-check'),
+    ),
+    base('filter-forward', baseAt('filter', 'forward', PRIORITY.filter), onNew(CLUSTER_IPS_CHAIN)),
+    base('filter-output', baseAt('filter', 'output', PRIORITY.filter), onNew(CLUSTER_IPS_CHAIN)),
     ...(options.usesFlowtable ? flowtableChains(family) : []),
   ];
 }
 
-/**
- * A script for nft that declares the table, its maps, counters and chains, without rules. Existing objects and
- * the values of counters do not change.
- */
-export function tableDeclarationScript(
-  chains: readonly NftChain[],
-  family: IpFamily,
-  ordered: OrderedForm,
-): string {
+/** The maps, counters and chains of a table with these chains, without rules. */
+export function tableDeclarations(chains: readonly NftChain[], family: IpFamily): Declaration[] {
+  return [
+    ...[...MAP_NAMES, ...onDemandMapsOf(chains)].map((name) => mapDeclaration(name, family)),
+    ...[...affinityMapsOf(chains)].map((name) => affinityMapDeclaration(name, family)),
+    ...[...countersOf(chains)].map((name) => ({ kind: 'counter', name }) as const),
+    ...(needsFlowtable(chains) ? flowtableDeclarations(family) : []),
+    ...chains.map(({ name, base }) => ({ kind: 'chain', name, base }) as const),
+  ];
+}
+
+/** The declarations as a script for nft. */
+export function tableDeclarationScript(chains: readonly NftChain[], family: IpFamily): string {
   return [
     `table ${nftFamily(family)} ${TABLE} {`,
-    ...[...MAP_NAMES, ...onDemandMapsOf(chains)].map(
-      (name) => `  ${mapDeclaration(name, family, ordered)}`,
-    ),
-    ...[...affinityMapsOf(chains)].map((name) => `  ${affinityMapDeclaration(name, family)}`),
-    ...[...countersOf(chains)].map((name) => `  counter ${name} { }`),
-    ...(needsFlowtable(chains) ? FLOWTABLE_DECLARATIONS : []).map((line) => `  ${line}`),
-    ...chains.map(({ name, hook = '' }) => `  chain ${name} { ${hook} }`),
+    ...tableDeclarations(chains, family).map((declared) => `  ${declarationText(declared)}`),
     '}',
     '',
   ].join('\n');

@@ -1,30 +1,26 @@
-/** Writes the whole table as a script for nft, for `portwide render` and to replace an incompatible table. */
+/** Writes the whole table as a script for nft, for `portwide render`. */
 
 import type { IpFamily } from '../api/objects.ts';
 import { addressFormatter } from '../netlink/core/address.ts';
 import { readU32 } from '../netlink/core/host-order.ts';
 import { protocolOf } from '../netlink/core/protocol.ts';
 import { verdictText } from '../nft/element.ts';
-import { nftFamily, type RulePart } from '../nft/rule.ts';
-import { canNftWrite, type NftChain, withJumpTargets } from './chains.ts';
+import { nftFamily } from '../nft/rule.ts';
+import { type NftChain, withJumpTargets } from './chains.ts';
 import type { MapElement } from './element.ts';
-import { isOrderedMap, MAP_NAMES, type MapField, mapSpec, type OrderedForm } from './maps.ts';
+import { type MapField, mapSpec } from './maps.ts';
 import { chainRulesScript, TABLE, tableDeclarationScript } from './static-chains.ts';
 
 const ELEMENTS_PER_LINE = 500;
-const INTERVAL_MAPS: ReadonlySet<string> = new Set(
-  MAP_NAMES.filter((name) => mapSpec(name).isInterval === true),
-);
 
 /**
- * A script for nft that replaces the table in one transaction. With maps of numbers, elements must not be in them. It cannot extend an existing table: nft 1.0.6
+ * A script for nft that replaces the table in one transaction. It cannot extend an existing table: nft 1.0.6
  * refuses rules with DNAT to address and port from a map in a table that it reads back from the kernel.
  */
 export function tableScript(
   chains: Iterable<NftChain>,
   elements: Iterable<MapElement>,
   family: IpFamily,
-  ordered: OrderedForm = 'fields',
 ): string {
   const unique = new Map([...chains].flatMap(withJumpTargets).map((chain) => [chain.name, chain]));
   const byMap = Map.groupBy(elements, ({ map }) => map);
@@ -39,45 +35,11 @@ export function tableScript(
     );
   });
   const all = [...unique.values()];
-  const written = ordered === 'numbers' ? all.map((chain) => withoutByteOrder(chain, family)) : all;
   const table = `table ${nftFamily(family)} ${TABLE}`;
   // Deleting a table that does not exist is an error, so add it first.
   const emptyTable = `add ${table}\ndelete ${table}`;
-  const declarations = tableDeclarationScript(all, family, ordered);
-  return [emptyTable, declarations, chainRulesScript(written, family), ...lines, ''].join('\n');
-}
-
-/**
- * A script that replaces the table by what nft can write of it. It lacks the elements of ordered maps, where nft would
- * leave ends of ranges behind, and the rules of chains that are not `canNftWrite`.
- */
-export function writableTableScript(
-  chains: Iterable<NftChain>,
-  elements: readonly MapElement[],
-  family: IpFamily,
-): string {
-  const written = [...chains].flatMap(withJumpTargets).map((chain) => ({
-    ...chain,
-    rules: canNftWrite(chain) ? chain.rules : [],
-    jumpTargets: [],
-  }));
-  const others = elements.filter(({ map }) => !isOrderedMap(map));
-  return tableScript(written, others, family, 'numbers');
-}
-
-/**
- * The chain with rules that load the protocol from the packet, for interval maps. For `meta l4proto` nft 1.0.6 swaps the
- * bytes of two protocols there, which does nothing, and Linux 6.12.117 refuses ("Operation not supported"). Until the
- * agent writes the rules over netlink, IPv6 packets with extension headers do not match.
- */
-function withoutByteOrder(chain: NftChain, family: IpFamily): NftChain {
-  const inPacket = family === 'IPv4' ? 'ip protocol' : 'ip6 nexthdr';
-  const rewritten = ({ text, expressions }: RulePart): RulePart => {
-    const [, map = ''] = /@([a-z-]+)$/.exec(text) ?? [];
-    const isInterval = INTERVAL_MAPS.has(map);
-    return { text: isInterval ? text.replace('meta l4proto', inPacket) : text, expressions };
-  };
-  return { ...chain, rules: chain.rules.map((rule) => rule.map(rewritten)) };
+  const declarations = tableDeclarationScript(all, family);
+  return [emptyTable, declarations, chainRulesScript(all, family), ...lines, ''].join('\n');
 }
 
 /** Formats elements in nft syntax: `10.96.0.1 . tcp . 80 : goto internal-port-3` */

@@ -14,13 +14,13 @@ import {
   checkCapability,
   checkConntrack,
   checkIpvsModules,
+  checkKernel,
   checkListeners,
   checkLocalPorts,
   checkMode,
   checkPolicySupport,
   checkStartWarnings,
   checkSysctls,
-  checkVersion,
   type Listener,
   type ModeFact,
   type ModuleState,
@@ -44,7 +44,6 @@ export interface NodeFacts {
   readonly serviceRanges: Fact<readonly string[]>;
   readonly hasNetAdmin: boolean;
   readonly kernel: Fact<SupportedVersion>;
-  readonly nft: Fact<SupportedVersion>;
   readonly mode: Fact<ModeFact>;
   readonly startWarnings: readonly StartWarning[];
   /** undefined without --network-policy; otherwise why the node does not support it. */
@@ -70,7 +69,7 @@ const NO_OBJECTS: ClusterObjects = { node: undefined, services: [], slices: [], 
 export function evaluate(facts: NodeFacts): CheckResult[] {
   const { options, nodeName, objects, mode, traces, sysctls, foreignChains: chains } = facts;
   const modeName = 'value' in mode ? mode.value.name : options.proxyMode;
-  const needsNft = options.proxyMode === 'nftables' || options.networkPolicy;
+  const needsNftables = options.proxyMode === 'nftables' || options.networkPolicy;
   const known = 'value' in objects ? objects.value : NO_OBJECTS;
   const nodePorts = known.services.flatMap(({ ports }) =>
     ports.flatMap(({ nodePort }) => nodePort || []),
@@ -84,8 +83,7 @@ export function evaluate(facts: NodeFacts): CheckResult[] {
     ...checkNode(nodeName, options.manifests !== undefined, objects),
     ...(facts.access === undefined ? [] : checkAccess(facts.access)),
     ...checkCapability(facts.hasNetAdmin),
-    ...checkVersion('kernel', facts.kernel, needsNft),
-    ...checkVersion('nft', facts.nft, needsNft),
+    ...checkKernel(facts.kernel, needsNftables),
     ...checkMode(mode),
     ...(modeName === 'ipvs' ? checkIpvsModules(facts.modules) : []),
     ...(facts.policyProblem === undefined ? [] : checkPolicySupport(facts.policyProblem)),

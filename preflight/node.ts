@@ -35,11 +35,8 @@ export function checkCapability(hasNetAdmin: boolean): CheckResult[] {
 }
 
 /** @param isRequired whether the agent exits without nftables support: by its mode, or for network policy. */
-export function checkVersion(
-  name: 'kernel' | 'nft',
-  fact: Fact<SupportedVersion>,
-  isRequired: boolean,
-): CheckResult[] {
+export function checkKernel(fact: Fact<SupportedVersion>, isRequired: boolean): CheckResult[] {
+  const name = 'kernel';
   if ('notSeen' in fact) return [notSeen(name, fact)];
   const { version, problem } = fact.value;
   if (problem === undefined) return [ok(name, version)];

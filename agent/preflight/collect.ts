@@ -25,7 +25,6 @@ import { fact } from './fact.ts';
 import {
   keepingLog,
   kernelVersion,
-  nftVersion,
   readListenersOfNode,
   readMode,
   readModules,
@@ -53,7 +52,6 @@ export async function collectFacts(options: RunOptions): Promise<NodeFacts> {
     serviceRanges: await fact(() => readServiceRanges(options)),
     hasNetAdmin: hasNetAdmin(await readFile('/proc/self/status', 'utf8')),
     kernel: await fact(async () => kernelVersion()),
-    nft: await fact(nftVersion),
     mode,
     startWarnings: [...keeping.warnings, ...configurationWarnings(options, mode, objects)],
     policyProblem: await readPolicyProblem(options),

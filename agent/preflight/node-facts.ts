@@ -19,9 +19,8 @@ import {
 import { readListeners } from '../../preflight/proc-files.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { createLog } from '../../process/log.ts';
-import { runProgram, VERSION_TIMEOUT } from '../../process/run-program.ts';
 import { pickMode } from '../mode.ts';
-import { kernelTooOld, nftTooOld } from '../nftables-support.ts';
+import { kernelTooOld } from '../nftables-support.ts';
 import { isFamilyDisabled, readSysctl } from '../node-setup.ts';
 import { requirePolicySupport } from '../policy.ts';
 import { fact } from './fact.ts';
@@ -41,11 +40,6 @@ type KeepingLog = ReturnType<typeof keepingLog>;
 
 export function kernelVersion(): SupportedVersion {
   return { version: release(), problem: kernelTooOld(release()) };
-}
-
-export async function nftVersion(): Promise<SupportedVersion> {
-  const version = await runProgram('nft', ['--version'], { timeout: VERSION_TIMEOUT });
-  return { version, problem: nftTooOld(version) };
 }
 
 /** The mode that the agent would use. Opens it as the agent does, which programs nothing. */

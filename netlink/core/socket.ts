@@ -120,13 +120,15 @@ export class NetlinkSocket {
    * them or none. The last message before the batch end must request an ack.
    * @param pack Called when earlier operations are done, so that transactions are applied in the
    * order of calls.
+   * @param hasEnd false: the messages lack the batch end, so nfnetlink checks them and applies none.
    * @returns the refused messages, in order. Index 0, the batch begin, stands for the whole
    * transaction.
    * @throws NetlinkError as `batch`; whatever `pack` throws.
    */
-  transaction(pack: () => Promise<PackedMessages>): Promise<RefusedMessage[]> {
+  transaction(pack: () => Promise<PackedMessages>, hasEnd = true): Promise<RefusedMessage[]> {
     // If the kernel refuses the whole transaction, the refusal may be the only reply.
-    const isLast = (index: number, count: number) => index === count - 2 || index === 0;
+    const isLast = (index: number, count: number) =>
+      index === count - (hasEnd ? 2 : 1) || index === 0;
     return this.#send(pack, isLast, true);
   }
 

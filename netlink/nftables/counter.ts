@@ -3,7 +3,14 @@ import { type Attribute, readAttributes, requiredAttribute } from '../core/attri
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { encodeNumber, optionalNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
-import { isNewMessage, NFTA_TABLE, nameAttribute, nftRequest, textAttribute } from './message.ts';
+import {
+  isNewMessage,
+  NFTA_TABLE,
+  NLM_F_CREATE,
+  nameAttribute,
+  nftRequest,
+  textAttribute,
+} from './message.ts';
 import type { NftTable } from './types.ts';
 
 /** linux/netfilter/nf_tables.h */
@@ -26,6 +33,34 @@ const ofCounters: Attribute = { type: NFTA_OBJ_TYPE, value: encodeNumber(NFT_OBJ
 /** Requests a dump of the counters of a table. @throws RangeError */
 export function countersRequest(table: NftTable): NetlinkRequest {
   return nftRequest('GET', 'object', table, [ofCounters]);
+}
+
+/**
+ * Creates a counter. An existing one keeps its values.
+ * @throws RangeError for an invalid name.
+ */
+export function newCounterRequest(
+  table: NftTable,
+  counter: string,
+  packets = 0n,
+  bytes = 0n,
+): NetlinkRequest {
+  const data: Attribute[] = [
+    { type: NFTA_COUNTER_BYTES, value: u64(bytes) },
+    { type: NFTA_COUNTER_PACKETS, value: u64(packets) },
+  ];
+  const attributes = [
+    nameAttribute(NFTA_OBJ_NAME, counter),
+    ofCounters,
+    { type: NFTA_OBJ_DATA, value: data },
+  ];
+  return nftRequest('NEW', 'object', table, attributes, NLM_F_CREATE);
+}
+
+function u64(value: bigint): Buffer {
+  const bytes = Buffer.allocUnsafe(8);
+  bytes.writeBigUInt64BE(value);
+  return bytes;
 }
 
 /** Deletes a counter that no rule refers to. @throws RangeError */

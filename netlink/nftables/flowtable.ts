@@ -1,8 +1,10 @@
 /** Encodes and decodes nf_tables messages about flowtables. */
 import { type Attribute, readAttributes, walkAttributes } from '../core/attribute.ts';
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
+import { encodeNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
 import { readText } from '../core/text.ts';
+import { hookAttributes } from './chain.ts';
 import { NFTA_LIST_ELEM } from './element.ts';
 import {
   isNewMessage,
@@ -18,6 +20,10 @@ import type { NftFlowtable, NftTable } from './types.ts';
 const NFTA_FLOWTABLE_NAME = 2;
 const NFTA_FLOWTABLE_HOOK = 3;
 const NFTA_FLOWTABLE_HOOK_DEVS = 3;
+const NFTA_FLOWTABLE_FLAGS = 7;
+/** Counts packets in conntrack as ever. */
+const NFT_FLOWTABLE_COUNTER = 2;
+const NF_NETDEV_INGRESS = 0;
 /** NFT_NETDEVICE_MAX is 256; a notification of the kernel has room for about 180. */
 const DEVICES_PER_MESSAGE = 100;
 
@@ -39,6 +45,24 @@ export function readFlowtable(message: NetlinkMessage, table: string): NftFlowta
       devices.push(readText(list, start, end)),
     );
   return { name: textAttribute(attributes, NFTA_FLOWTABLE_NAME), devices };
+}
+
+/**
+ * Creates a flowtable at the hook ingress without interfaces. An existing one keeps its interfaces; the kernel refuses
+ * another priority (EOPNOTSUPP).
+ * @throws RangeError for an invalid name.
+ */
+export function newFlowtableRequest(
+  table: NftTable,
+  flowtable: string,
+  priority: number,
+): NetlinkRequest {
+  const attributes = [
+    nameAttribute(NFTA_FLOWTABLE_NAME, flowtable),
+    { type: NFTA_FLOWTABLE_HOOK, value: hookAttributes(NF_NETDEV_INGRESS, priority) },
+    { type: NFTA_FLOWTABLE_FLAGS, value: encodeNumber(NFT_FLOWTABLE_COUNTER, 4) },
+  ];
+  return nftRequest('NEW', 'flowtable', table, attributes, NLM_F_CREATE);
 }
 
 /** Adds interfaces to an existing flowtable (NEW), or removes them (DEL). @throws RangeError for an invalid name. */

@@ -24,7 +24,7 @@ export function countOwnTransaction(): void {
 /**
  * The number of transactions of other programs, plus a constant. Each transaction that changes something increments the
  * generation ID (nf_tables_commit). If two calls return the same number, no other program has changed nf_tables in
- * between. No `nft` of this process may run during the first call.
+ * between.
  * @throws NetlinkError, such as EINVAL if the kernel has no nf_tables.
  */
 export function foreignTransactions(): Promise<number> {

@@ -7,7 +7,7 @@ import {
   walkAttributes,
 } from '../core/attribute.ts';
 import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
-import { optionalNumber, readNumber } from '../core/network-order.ts';
+import { encodeNumber, optionalNumber, readNumber } from '../core/network-order.ts';
 import {
   NFGENMSG_LENGTH,
   NFNL_SUBSYS_NFTABLES,
@@ -17,7 +17,6 @@ import {
 import { boundedName, readText } from '../core/text.ts';
 import {
   NFT_KINDS,
-  type NftExistingChain,
   type NftExistingRule,
   type NftKind,
   type NftNotification,
@@ -29,7 +28,8 @@ import {
 /** Offset of the resource ID in struct nfgenmsg, which holds the generation ID. */
 const NFGENMSG_RESOURCE = 2;
 
-/** linux/netlink.h. Without this flag the kernel may treat an added element as an update. */
+/** linux/netlink.h. Without NLM_F_CREATE the kernel may treat an added element as an update. */
+const NLM_F_EXCL = 0x200;
 export const NLM_F_CREATE = 0x400;
 const NLM_F_APPEND = 0x800;
 
@@ -69,19 +69,15 @@ for (const kind of NFT_KINDS) {
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
 const NFTA_TABLE_FLAGS = 2;
+const NFT_TABLE_F_OWNER = 2;
 /** NFTA_SET_ELEM_LIST_SET */
 const NFTA_ELEMENT_SET = 2;
-const NFTA_CHAIN_NAME = 3;
-const NFTA_CHAIN_HOOK = 4;
-const NFTA_CHAIN_POLICY = 5;
-const NFTA_CHAIN_TYPE = 7;
-const NFTA_HOOK_HOOKNUM = 1;
-const NFTA_HOOK_PRIORITY = 2;
+export const NFTA_CHAIN_NAME = 3;
 const NFTA_GEN_ID = 1;
 const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_EXPRESSIONS = 4;
 const NFTA_RULE_USERDATA = 7;
-const NFTA_SET_FLAGS = 3;
+export const NFTA_SET_FLAGS = 3;
 
 /** NFT_NAME_MAXLEN, with the NUL. */
 const NAME_LENGTH = 256;
@@ -121,6 +117,16 @@ export function tableRequest(table: NftTable): NetlinkRequest {
   return nftRequest('GET', 'table', table);
 }
 
+/**
+ * Creates a table if it does not exist; must be sent in a transaction.
+ * @param owner NFT_TABLE_F_OWNER: the table belongs to the socket, and must not exist.
+ * @throws RangeError
+ */
+export function newTableRequest(table: NftTable, owner = false): NetlinkRequest {
+  const flags = [{ type: NFTA_TABLE_FLAGS, value: encodeNumber(owner ? NFT_TABLE_F_OWNER : 0, 4) }];
+  return nftRequest('NEW', 'table', table, flags, NLM_F_CREATE | (owner ? NLM_F_EXCL : 0));
+}
+
 /** Deletes a table with its content; must be sent in a transaction. @throws RangeError */
 export function deleteTableRequest(table: NftTable): NetlinkRequest {
   return nftRequest('DEL', 'table', table);
@@ -155,16 +161,6 @@ export function rulesRequest(table: NftTable, chain: string | undefined): Netlin
 /** Requests a dump of the sets of a table. @throws RangeError */
 export function setsRequest(table: NftTable): NetlinkRequest {
   return nftRequest('GET', 'set', table);
-}
-
-/** Creates a regular (non-base) chain if it does not exist. @throws RangeError */
-export function newChainRequest(table: NftTable, chain: string): NetlinkRequest {
-  return nftRequest('NEW', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)], NLM_F_CREATE);
-}
-
-/** @throws RangeError */
-export function deleteChainRequest(table: NftTable, chain: string): NetlinkRequest {
-  return nftRequest('DEL', 'chain', table, [nameAttribute(NFTA_CHAIN_NAME, chain)]);
 }
 
 /** Deletes a set or a map. @throws RangeError */
@@ -219,42 +215,6 @@ export function readTableFlags(message: NetlinkMessage): number | undefined {
   if (!isNewMessage(message, 'table')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
   return optionalNumber(attributes, NFTA_TABLE_FLAGS, 4) ?? 0;
-}
-
-/**
- * Reads a reply to `chainsRequest`.
- * @returns the name of the chain; undefined for a chain of another table.
- * @throws MalformedMessage
- */
-export function readChain(message: NetlinkMessage, table: string): string | undefined {
-  if (!isNewMessage(message, 'chain')) return undefined;
-  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
-  return textAttribute(attributes, NFTA_TABLE) === table
-    ? textAttribute(attributes, NFTA_CHAIN_NAME)
-    : undefined;
-}
-
-/**
- * Reads a chain with its hook; undefined if it belongs to another table.
- * @throws MalformedMessage
- */
-export function readExistingChain(
-  message: NetlinkMessage,
-  table: string,
-): NftExistingChain | undefined {
-  const name = readChain(message, table);
-  if (name === undefined) return undefined;
-  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
-  const hook = attributes.get(NFTA_CHAIN_HOOK);
-  if (hook === undefined) return { name, base: undefined };
-  const fields = readAttributes(hook, 0);
-  const base = {
-    type: textAttribute(attributes, NFTA_CHAIN_TYPE),
-    hook: optionalNumber(fields, NFTA_HOOK_HOOKNUM, 4) ?? 0,
-    priority: (optionalNumber(fields, NFTA_HOOK_PRIORITY, 4) ?? 0) | 0,
-    policy: optionalNumber(attributes, NFTA_CHAIN_POLICY, 4) ?? 1,
-  };
-  return { name, base };
 }
 
 /**

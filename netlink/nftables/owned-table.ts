@@ -6,22 +6,27 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
 import { addressFamily } from '../core/address.ts';
-import type { Attribute } from '../core/attribute.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { EINVAL, EOPNOTSUPP, hasErrno, labelErrors, UnsupportedError } from '../core/error.ts';
-import { encodeNumber } from '../core/network-order.ts';
 import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
-import { HOOKS, type Hook } from './hooks.ts';
-import { NLM_F_CREATE, nameAttribute, newRuleRequest, nftRequest } from './message.ts';
+import { newChainRequest } from './chain.ts';
+import {
+  NFTA_SET_NAME,
+  nameAttribute,
+  newRuleRequest,
+  newTableRequest,
+  nftRequest,
+} from './message.ts';
+import { newSetRequest } from './set.ts';
+import { DATATYPE } from './set-description.ts';
 import { TransactionWriter } from './transaction.ts';
 import { NftRefusedError } from './transaction-builder.ts';
-import type { NftElement, NftTable } from './types.ts';
+import type { NftBaseChain, NftElement, NftTable } from './types.ts';
 
-/** A base chain of type filter and policy accept. */
+/** A base chain. */
 export interface OwnedChain {
   readonly name: string;
-  readonly hook: Hook;
-  readonly priority: number;
+  readonly base: NftBaseChain;
   /** Encoded rules, see `encodeRule`. */
   readonly rules: readonly Buffer[];
 }
@@ -34,19 +39,6 @@ export interface OwnedSet {
   readonly keys: readonly Buffer[];
 }
 
-/** linux/netfilter/nf_tables.h */
-const NFTA_TABLE_FLAGS = 2;
-const NFT_TABLE_F_OWNER = 2;
-const NFTA_CHAIN_NAME = 3;
-const NFTA_CHAIN_HOOK = 4;
-const NFTA_CHAIN_TYPE = 7;
-const NFTA_HOOK_HOOKNUM = 1;
-const NFTA_HOOK_PRIORITY = 2;
-const NFTA_SET_NAME = 2;
-const NFTA_SET_FLAGS = 3;
-const NFTA_SET_KEY_TYPE = 4;
-const NFTA_SET_KEY_LEN = 5;
-const NFTA_SET_ID = 10;
 const SEND_BUFFER = 64 << 20;
 /** Index of the request that creates the table, after the batch begin. */
 const TABLE_REQUEST = 1;
@@ -75,11 +67,13 @@ export class OwnedTables {
   ): Promise<void> {
     const table = this.#table(family);
     const writer = new TransactionWriter(table.family, table.name);
-    const owner = { type: NFTA_TABLE_FLAGS, value: encodeNumber(NFT_TABLE_F_OWNER, 4) };
-    writer.append(nftRequest('NEW', 'table', table, [owner], NLM_F_CREATE));
-    for (const [index, set] of sets.entries()) writer.append(newSet(table, set, index + 1));
+    writer.append(newTableRequest(table, true));
+    for (const { name, keyLength: length } of sets) {
+      const key = { datatype: DATATYPE.invalid, length };
+      writer.append(newSetRequest(table, { name, flags: 0, key }));
+    }
     for (const chain of chains) {
-      writer.append(newChain(table, chain));
+      writer.append(newChainRequest(table, chain.name, chain.base));
       for (const expressions of chain.rules) {
         writer.append(newRuleRequest(table, chain.name, { expressions }));
       }
@@ -140,37 +134,4 @@ export class OwnedTables {
     const [refusal] = await labelErrors(`nf_tables transaction in ${this.#name}`, sent);
     return refusal;
   }
-}
-
-function newChain(table: NftTable, { name, hook, priority }: OwnedChain) {
-  const order = Buffer.alloc(4);
-  order.writeInt32BE(priority);
-  const attributes: Attribute[] = [
-    nameAttribute(NFTA_CHAIN_NAME, name),
-    {
-      type: NFTA_CHAIN_HOOK,
-      value: [
-        { type: NFTA_HOOK_HOOKNUM, value: encodeNumber(HOOKS.indexOf(hook), 4) },
-        { type: NFTA_HOOK_PRIORITY, value: order },
-      ],
-    },
-    nameAttribute(NFTA_CHAIN_TYPE, 'filter'),
-  ];
-  return nftRequest('NEW', 'chain', table, attributes, NLM_F_CREATE);
-}
-
-function newSet(table: NftTable, { name, keyLength }: OwnedSet, id: number) {
-  const number = (type: number, value: number): Attribute => ({
-    type,
-    value: encodeNumber(value, 4),
-  });
-  const attributes = [
-    nameAttribute(NFTA_SET_NAME, name),
-    number(NFTA_SET_FLAGS, 0),
-    // For nft only; 0 is "invalid", which nft prints as hexadecimal.
-    number(NFTA_SET_KEY_TYPE, 0),
-    number(NFTA_SET_KEY_LEN, keyLength),
-    number(NFTA_SET_ID, id),
-  ];
-  return nftRequest('NEW', 'set', table, attributes, NLM_F_CREATE);
 }

@@ -14,6 +14,7 @@ import {
 } from '../core/error.ts';
 import type { NetlinkMessage, NetlinkRequest, PackedMessages } from '../core/message.ts';
 import { NetlinkSocket, type RefusedMessage, withSocket } from '../core/socket.ts';
+import { deleteChainRequest, readChain, readExistingChain } from './chain.ts';
 import { countersRequest, deleteCounterRequest, type NftCounter, readCounter } from './counter.ts';
 import { elementKeyAttribute, visitElements } from './element.ts';
 import { deleteFlowtableRequest, flowtablesRequest, readFlowtable } from './flowtable.ts';
@@ -21,7 +22,6 @@ import { countOwnTransaction, transactionQueue } from './generation.ts';
 import { IntervalJoiner, intervalsOf, type NftRawElement } from './interval.ts';
 import {
   chainsRequest,
-  deleteChainRequest,
   deleteSetRequest,
   deleteTableRequest,
   elementRequest,
@@ -29,8 +29,6 @@ import {
   flushChainRequest,
   genidOf,
   isElementsMessage,
-  readChain,
-  readExistingChain,
   readRule,
   readSet,
   readTable,
@@ -169,6 +167,24 @@ export class NfTables {
       await builder.write(operations);
       return builder.writer.finish();
     });
+    if (refusal !== undefined) throw builder.refusedError(refusal);
+  }
+
+  /**
+   * Asks the kernel whether it would accept a transaction. Nothing is applied, as with `nft --check`. The kernel checks
+   * hooks of rules and loops of jumps only when it applies a transaction (seen on 6.18).
+   * @throws as `transact`.
+   */
+  async check(operations: readonly NftOperation[]): Promise<void> {
+    const builder = new TransactionBuilder(this.#table);
+    await builder.write(operations);
+    const pack = async () => builder.writer.finish(false);
+    const [refusal] = await this.#queue.run(() =>
+      labelErrors(
+        `check of nf_tables table ${this.#table.name}`,
+        this.#socket.transaction(pack, false),
+      ),
+    );
     if (refusal !== undefined) throw builder.refusedError(refusal);
   }
 

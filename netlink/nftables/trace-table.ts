@@ -12,22 +12,14 @@
  */
 import type { IpFamily, Protocol } from '../../api/objects.ts';
 import { addressBytes, addressFamily } from '../core/address.ts';
-import type { Attribute } from '../core/attribute.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { EEXIST, EINVAL, EOPNOTSUPP, EPERM, UnsupportedError } from '../core/error.ts';
-import type { NetlinkRequest } from '../core/message.ts';
 import { encodeNumber } from '../core/network-order.ts';
 import { protocolNumbers } from '../core/protocol.ts';
 import { NetlinkSocket, type RefusedMessage } from '../core/socket.ts';
-import { nulTerminated } from '../core/text.ts';
-import { HOOKS, type Hook } from './hooks.ts';
-import {
-  NFTA_SET_NAME,
-  NLM_F_CREATE,
-  nameAttribute,
-  newRuleRequest,
-  nftRequest,
-} from './message.ts';
+import { newChainRequest } from './chain.ts';
+import { baseAt, HOOKS, type Hook } from './hooks.ts';
+import { newRuleRequest, newTableRequest } from './message.ts';
 import {
   cmp,
   encodeRule,
@@ -41,6 +33,8 @@ import {
   payload,
   setTrace,
 } from './rule.ts';
+import { newSetRequest } from './set.ts';
+import { DATATYPE } from './set-description.ts';
 import { TransactionWriter } from './transaction.ts';
 import { NftRefusedError } from './transaction-builder.ts';
 import { NFT_SET_FLAGS, type NftTable } from './types.ts';
@@ -84,23 +78,6 @@ export class TraceRunningError extends Error {
   }
 }
 
-/** linux/netfilter/nf_tables.h */
-const NFT_TABLE_F_OWNER = 2;
-const NFTA_TABLE_FLAGS = 2;
-const NFTA_CHAIN_NAME = 3;
-const NFTA_CHAIN_HOOK = 4;
-const NFTA_CHAIN_TYPE = 7;
-const NFTA_HOOK_HOOKNUM = 1;
-const NFTA_HOOK_PRIORITY = 2;
-const NFTA_SET_FLAGS = 3;
-const NFTA_SET_KEY_TYPE = 4;
-const NFTA_SET_KEY_LEN = 5;
-const NFTA_SET_ID = 10;
-/** Types of nft (include/datatype.h), so that `nft list` prints addresses. */
-const KEY_TYPE: Readonly<Record<IpFamily, number>> = { IPv4: 7, IPv6: 8 };
-/** linux/netlink.h */
-const NLM_F_EXCL = 0x200;
-
 /** After defragmentation (-400), so that all packets have ports, and before all usual tables. */
 const FIRST = -399;
 /** After all usual tables. */
@@ -142,22 +119,24 @@ export function traceTableRequests(
     throw new RangeError('a trace needs a source address, or a protocol and a port');
   const table = { family: addressFamily(family), name: TRACE_TABLE };
   const before = [
-    nftRequest(
-      'NEW',
-      'table',
-      table,
-      [be32(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER)],
-      NLM_F_CREATE | NLM_F_EXCL,
-    ),
-    nftRequest('NEW', 'set', table, setAttributes(family), NLM_F_CREATE),
+    newTableRequest(table, true),
+    newSetRequest(table, {
+      name: SET,
+      flags: NFT_SET_FLAGS.timeout,
+      // So that `nft list` prints addresses.
+      key: { datatype: DATATYPE[family], length: addressBytes(destination).length },
+    }),
   ];
   const rule = { expressions: encodeRule(selectExpressions(filter, packetsPerSecond)) };
   const after = [
-    ...SELECT_CHAINS.map((chain) => baseChain(table, chain, hookOf(chain), FIRST)),
-    ...HOOKS.map((hook) => baseChain(table, `passed-${hook}`, hook, LAST)),
-    ...(forwardsWithIpvs ? IPVS_HOOKS : []).map((hook) =>
-      baseChain(table, `before-ipvs-${hook}`, hook, BEFORE_IPVS[hook]),
+    ...SELECT_CHAINS.map((chain) =>
+      newChainRequest(table, chain, baseAt('filter', hookOf(chain), FIRST)),
     ),
+    ...HOOKS.map((hook) => newChainRequest(table, `passed-${hook}`, baseAt('filter', hook, LAST))),
+    ...(forwardsWithIpvs ? IPVS_HOOKS : []).map((hook) => {
+      const base = baseAt('filter', hook, BEFORE_IPVS[hook]);
+      return newChainRequest(table, `before-ipvs-${hook}`, base);
+    }),
     ...SELECT_CHAINS.filter((chain) => hooks === 'both' || hooks === hookOf(chain)).map((chain) =>
       newRuleRequest(table, chain, rule),
     ),
@@ -174,30 +153,6 @@ export function traceTableRequests(
 
 function hookOf(chain: (typeof SELECT_CHAINS)[number]): 'output' | 'prerouting' {
   return chain === 'select-output' ? 'output' : 'prerouting';
-}
-
-function setAttributes(family: IpFamily): Attribute[] {
-  return [
-    nameAttribute(NFTA_SET_NAME, SET),
-    be32(NFTA_SET_FLAGS, NFT_SET_FLAGS.timeout),
-    be32(NFTA_SET_KEY_TYPE, KEY_TYPE[family]),
-    be32(NFTA_SET_KEY_LEN, family === 'IPv4' ? 4 : 16),
-    // The kernel requires a number for references within the transaction.
-    be32(NFTA_SET_ID, 1),
-  ];
-}
-
-function baseChain(table: NftTable, name: string, hook: Hook, priority: number): NetlinkRequest {
-  const hookAttributes = [
-    be32(NFTA_HOOK_HOOKNUM, HOOKS.indexOf(hook)),
-    be32(NFTA_HOOK_PRIORITY, priority >>> 0),
-  ];
-  const attributes = [
-    nameAttribute(NFTA_CHAIN_NAME, name),
-    { type: NFTA_CHAIN_HOOK, value: hookAttributes },
-    { type: NFTA_CHAIN_TYPE, value: nulTerminated('filter') },
-  ];
-  return nftRequest('NEW', 'chain', table, attributes, NLM_F_CREATE);
 }
 
 function selectExpressions(
@@ -227,10 +182,6 @@ function selectExpressions(
 function portIs(offset: number, port: number | undefined): NftExpression[] {
   if (port === undefined) return [];
   return [payload(0, PAYLOAD_BASE.transport, offset, 2), cmp(0, encodeNumber(port, 2))];
-}
-
-function be32(type: number, value: number): Attribute {
-  return { type, value: encodeNumber(value, 4) };
 }
 
 /** A trace that is armed in the kernel. */

@@ -5,13 +5,14 @@ import { TimeSlice } from '../../sync/time-slice.ts';
 import type { NetlinkError } from '../core/error.ts';
 import type { NetlinkRequest } from '../core/message.ts';
 import type { RefusedMessage } from '../core/socket.ts';
+import { deleteChainRequest, newChainRequest } from './chain.ts';
+import { declarationRequest } from './declaration.ts';
 import { deleteFlowtableRequest, flowtableDevicesRequests } from './flowtable.ts';
 import {
-  deleteChainRequest,
   deleteTableRequest,
   flushChainRequest,
-  newChainRequest,
   newRuleRequest,
+  newTableRequest,
 } from './message.ts';
 import { TransactionWriter } from './transaction.ts';
 import type { NftElement, NftElementChange, NftOperation, NftTable } from './types.ts';
@@ -36,7 +37,7 @@ export class NftRefusedError extends Error {
   readonly rule: number | undefined;
   /**
    * ENOENT: table, set, chain or element to delete does not exist. EEXIST, EBUSY: the key exists
-   * with other data. EINVAL: the element does not match the set. ENFILE: the set is full.
+   * with other data, or a declared object exists with another type. EINVAL: the element does not match the set. ENFILE: the set is full.
    */
   readonly errno: number;
   declare readonly cause: NetlinkError;
@@ -59,9 +60,12 @@ interface RefusedPart {
   readonly element?: NftElement | undefined;
   readonly chain?: string;
   readonly rule?: number;
+  /** A declared object, such as `set endpoints`. */
+  readonly object?: string;
 }
 
-function refusedText({ change, element, chain, rule }: RefusedPart): string {
+function refusedText({ change, element, chain, rule, object }: RefusedPart): string {
+  if (object !== undefined) return object;
   if (chain !== undefined)
     return rule === undefined ? `chain ${chain}` : `rule ${rule} of chain ${chain}`;
   if (change === undefined) return 'nf_tables transaction';
@@ -89,6 +93,9 @@ export class TransactionBuilder {
   async write(operations: readonly NftOperation[]): Promise<void> {
     const table = this.#table;
     const slice = new TimeSlice();
+    for (const operation of operations) {
+      if (operation.action === 'declare') this.#declare(operation);
+    }
     for (const operation of operations) {
       if (operation.action !== 'fill') continue;
       const chain = operation.chain.name;
@@ -154,6 +161,21 @@ export class TransactionBuilder {
       before += change.elements.length;
     }
     return new NftRefusedError(error);
+  }
+
+  #declare({ replacesTable, declarations }: Extract<NftOperation, { action: 'declare' }>): void {
+    const table = this.#table;
+    const object = `table ${table.name}`;
+    this.#append(newTableRequest(table), { object });
+    if (replacesTable === true) {
+      // Deleting a table that does not exist is an error.
+      this.#append(deleteTableRequest(table), { object });
+      this.#append(newTableRequest(table), { object });
+    }
+    for (const declared of declarations) {
+      const request = declarationRequest(table, declared);
+      this.#append(request, { object: `${declared.kind} ${declared.name}` });
+    }
   }
 
   #append(request: NetlinkRequest, part: RefusedPart): void {

@@ -110,15 +110,18 @@ export class TransactionWriter {
   /**
    * Ends the batch. The last message before the batch end requests the ack, because kernels before
    * 6.10 do not acknowledge BATCH_END.
+   * @param hasEnd false: without the batch end. The kernel then only checks the messages (nfnetlink_rcv_batch).
    */
-  finish(): PackedMessages {
+  finish(hasEnd = true): PackedMessages {
     this.#finishMessage();
     const out = this.#out;
     const flags = (this.#starts.at(-1) ?? 0) + 6;
     writeU16(out.bytes, readU16(out.bytes, flags) | NLM_F_ACK, flags);
-    out.reserve(NLMSG_HDRLEN + NFGENMSG_LENGTH);
-    this.#message(NFNL_MSG_BATCH_END, 0, FRAME);
-    this.#finishMessage();
+    if (hasEnd) {
+      out.reserve(NLMSG_HDRLEN + NFGENMSG_LENGTH);
+      this.#message(NFNL_MSG_BATCH_END, 0, FRAME);
+      this.#finishMessage();
+    }
     return { bytes: out.bytes.subarray(0, out.length), starts: this.#starts };
   }
 

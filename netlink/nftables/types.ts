@@ -1,5 +1,7 @@
 /** The nf_tables objects that the agent uses, and the operations on them. */
 
+import type { NftDeclaration } from './declaration.ts';
+
 /** A verdict, as the data of a verdict map or in a rule. */
 export type NftVerdict =
   | { readonly kind: 'accept' | 'drop' | 'return' }
@@ -90,6 +92,16 @@ export interface NftChainRules {
 /** An operation of a transaction. */
 export type NftOperation =
   | NftElementChange
+  /**
+   * Creates the table and objects if they do not exist, before all other operations of the transaction. Something must be
+   * new, or a base chain: the kernel counts no transaction that changes nothing (see `countOwnTransaction`).
+   */
+  | {
+      readonly action: 'declare';
+      /** Deletes an existing table with its content first. */
+      readonly replacesTable?: boolean;
+      readonly declarations: readonly NftDeclaration[];
+    }
   /** Replaces the rules of a chain, and creates the chain if needed. */
   | { readonly action: 'fill'; readonly chain: NftChainRules }
   /** Deletes chains with their rules. Only chains in `chains` may refer to them. */

@@ -17,8 +17,7 @@ export interface NftWatchOptions {
    */
   readonly filteredPortIds?: readonly number[];
   /**
-   * Whether to ignore changes caused by a port ID; called once per datagram. Identifies an `nft`
-   * that this process runs: the port ID is the process ID of nft, unless nft opens several sockets.
+   * Whether to ignore changes caused by a port ID; called once per datagram. For sockets that this process opens later.
    */
   readonly isOwnPortId?: (portId: number) => boolean;
 }

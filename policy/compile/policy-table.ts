@@ -25,8 +25,15 @@
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { encodeComment } from '../../netlink/nftables/comment.ts';
-import type { Hook } from '../../netlink/nftables/hooks.ts';
-import type { NftChainRules, NftCounter, NftRule } from '../../netlink/nftables/tables.ts';
+import { baseAt, type Hook } from '../../netlink/nftables/hooks.ts';
+import type {
+  NftChainRules,
+  NftCounter,
+  NftOperation,
+  NftRule,
+} from '../../netlink/nftables/tables.ts';
+import type { NftBaseChain } from '../../netlink/nftables/types.ts';
+import { type Declaration, type SetDeclaration, setFields } from '../../nft/declaration.ts';
 import {
   ACCEPT,
   countPacket,
@@ -35,9 +42,7 @@ import {
   IS_FROM_NODE,
   IS_UNTRACKED,
   type LookupKey,
-  nftFamily,
   nftRuleBytes,
-  nftRuleText,
   protocolIs,
   RETURN,
   type RuleParts,
@@ -98,8 +103,8 @@ export interface TableRule {
 /** An nft chain of the policy table. */
 export interface TableChain {
   readonly name: string;
-  /** Type, hook, priority and policy of a base chain in nft syntax; undefined for other chains. */
-  readonly hook?: string;
+  /** Where a base chain is attached; undefined for other chains. */
+  readonly base?: NftBaseChain;
   readonly rules: Iterable<TableRule>;
 }
 
@@ -124,38 +129,46 @@ export function unparsablePortsChain(denial: DenyVerdict, direction: Direction):
   return `unparsable-ports-${denyChain(denial, direction)}`;
 }
 
-/**
- * Declarations of sets and maps in nft syntax; `IP` stands for the family. List ids have the type
- * of `ct id`: 32 bits in network byte order, printed in decimal. The type `mark` is unsuitable: it
- * has host byte order, which nft 1.0.6 reads and prints byte-swapped in interval sets.
- */
-const SETS = {
-  peers: 'set peers { typeof ct id . IP daddr; }',
-  networks: 'set networks { typeof ct id . IP daddr; flags interval; }',
-  'fqdn-peers': 'set fqdn-peers { typeof ct id . IP daddr; flags timeout; }',
-  ports: 'set ports { typeof ct id . meta l4proto . th dport; flags interval; }',
-  'named-ports': 'set named-ports { typeof ct id . IP daddr . meta l4proto . th dport; }',
-  'hairpin-pods': 'set hairpin-pods { typeof IP saddr . IP daddr; }',
-  'ingress-pods': 'map ingress-pods { typeof IP daddr : verdict; }',
-  'egress-pods': 'map egress-pods { typeof IP saddr : verdict; }',
-  /** Pods of this node that a policy selects. */
-  'selected-pods': 'set selected-pods { typeof IP saddr; }',
-  /** VIPs of Services with ports owned by pods: the source of packets from owners of other nodes. */
-  'owned-vips': 'set owned-vips { typeof IP saddr; }',
-  /** Untracked UDP packets that answer an allowed packet. Written by rules only. */
-  'udp-answers': `set udp-answers { typeof IP saddr . IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
-  /** Answers to packets of a pod that may come from a VIP, whichever it is. Written by rules only. */
-  'vip-answers': `set vip-answers { typeof IP daddr . th sport . th dport; flags dynamic,timeout; timeout ${ANSWER_SECONDS}s; size ${MAX_ANSWERS}; }`,
-  /** Pods of this node that no policy with domain names selects: their DNS packets are not queued. */
-  'dns-bypass': 'set dns-bypass { typeof IP saddr; }',
-  /** Resolvers, while the agent reads the queue of DNS packets. */
-  'dns-resolvers': 'set dns-resolvers { typeof IP saddr; flags timeout; }',
-  /**
-   * The FQDN cache, which survives agent restarts. No rule uses the set. The two fields `ct id`
-   * hold a hash of the name.
-   */
-  'fqdn-cache': 'set fqdn-cache { typeof IP daddr . ct id . ct id; flags timeout; }',
+/** A set: its key with an interval or timeouts, or a verdict map. */
+type SetSpec = Omit<SetDeclaration, 'kind' | 'name' | 'key'> & {
+  readonly key: readonly (keyof ReturnType<typeof setFields>)[];
+};
+
+/** Sets that rules write. */
+const ANSWERS = {
+  isDynamic: true,
+  hasTimeouts: true,
+  timeoutSeconds: ANSWER_SECONDS,
+  size: MAX_ANSWERS,
 } as const;
+
+/** The sets and maps. List ids have the type of `ct id`: 32 bits in network byte order. */
+const SETS = {
+  peers: { key: ['connectionId', 'destination'] },
+  networks: { key: ['connectionId', 'destination'], isInterval: true },
+  'fqdn-peers': { key: ['connectionId', 'destination'], hasTimeouts: true },
+  ports: { key: ['connectionId', 'protocol', 'port'], isInterval: true },
+  'named-ports': { key: ['connectionId', 'destination', 'protocol', 'port'] },
+  'hairpin-pods': { key: ['source', 'destination'] },
+  'ingress-pods': { key: ['destination'], data: 'verdict' },
+  'egress-pods': { key: ['source'], data: 'verdict' },
+  /** Pods of this node that a policy selects. */
+  'selected-pods': { key: ['source'] },
+  /** VIPs of Services with ports owned by pods: the source of packets from owners of other nodes. */
+  'owned-vips': { key: ['source'] },
+  /** Untracked UDP packets that answer an allowed packet. Written by rules only. */
+  'udp-answers': { key: ['source', 'destination', 'sourcePort', 'port'], ...ANSWERS },
+  /** Answers to packets of a pod that may come from a VIP, whichever it is. Written by rules only. */
+  'vip-answers': { key: ['destination', 'sourcePort', 'port'], ...ANSWERS },
+  /** Pods of this node that no policy with domain names selects: their DNS packets are not queued. */
+  'dns-bypass': { key: ['source'] },
+  /** Resolvers, while the agent reads the queue of DNS packets. */
+  'dns-resolvers': { key: ['source'], hasTimeouts: true },
+  /**
+   * The FQDN cache, which survives agent restarts. No rule uses the set. The two last fields hold a hash of the name.
+   */
+  'fqdn-cache': { key: ['destination', 'connectionId', 'connectionId'], hasTimeouts: true },
+} as const satisfies Readonly<Record<string, SetSpec>>;
 
 export type NftSetName = keyof typeof SETS;
 /** Sets that only rules write. */
@@ -187,7 +200,7 @@ export function staticChains(
     name: string = hook,
   ): TableChain => ({
     ...chain(name, rules),
-    hook: `type filter hook ${hook} priority ${priority + priorityOffset}; policy accept;`,
+    base: baseAt('filter', hook, priority + priorityOffset),
   });
   const dns = dnsChains(family, hasQueue);
   const evaluateUntracked: RuleParts = [...untracked, goTo('untracked')];
@@ -270,49 +283,42 @@ function chain(name: string, rules: readonly RuleParts[]): TableChain {
 export type CounterValues = ReadonlyMap<string, Pick<NftCounter, 'packets' | 'bytes'>>;
 
 /**
- * An nft script that replaces a table with its sets, maps, chains and counters, without rules and
- * elements. The table accepts every packet until its base chains get rules.
+ * The sets, maps, chains and counters of a table, without rules and elements. The table accepts every packet until its
+ * base chains get rules.
  * @param counts Initial values of the counters; default 0.
  */
-export function policyTableScript(
-  name: string,
+export function policyDeclarations(
   { family }: PolicyTableOptions,
   chains: readonly TableChain[],
   counts: CounterValues,
-): string {
-  const ip = nftFamily(family);
+): Declaration[] {
+  const fields = setFields(family);
   const denied = DENIED_DIRECTIONS.map(([denial, direction]) => denyChain(denial, direction));
-  const counters = [...denied, FORGED_ANSWERS_COUNTER].map((counter) => {
-    const { packets = 0n, bytes = 0n } = counts.get(counter) ?? {};
-    return `counter ${counter} { packets ${packets} bytes ${bytes}; }`;
-  });
   return [
-    // Add the table first: deleting a missing table is an error.
-    `table ${ip} ${name}`,
-    `delete table ${ip} ${name}`,
-    `table ${ip} ${name} {`,
-    ...counters.map((line) => `  ${line}`),
-    ...Object.values(SETS).map((text) => `  ${text.replaceAll('IP ', `${ip} `)}`),
-    ...chains.map(({ name: chain, hook = '' }) => `  chain ${chain} { ${hook} }`),
-    '}',
-    '',
-  ].join('\n');
+    ...[...denied, FORGED_ANSWERS_COUNTER].map(
+      (name) => ({ ...counts.get(name), kind: 'counter', name }) as const,
+    ),
+    ...Object.entries<SetSpec>(SETS).map(
+      ([name, { key, ...spec }]): Declaration => ({
+        ...spec,
+        kind: 'set',
+        name,
+        key: key.map((field) => fields[field]),
+      }),
+    ),
+    ...chains.map(({ name, base }) => ({ kind: 'chain', name, base }) as const),
+  ];
 }
 
-/**
- * An nft script that creates the policy table under an unused name, to check that nft and the
- * kernel accept it.
- */
-export function policyProbeScript(options: PolicyTableOptions): string {
+/** Operations that create the policy table with the rules of its base chains, to check that the kernel accepts it. */
+export function policyProbe(options: PolicyTableOptions): NftOperation[] {
   const chains = staticChains(options);
-  const name = `${POLICY_TABLE}-probe`;
-  const table = `${nftFamily(options.family)} ${name}`;
-  const ruleCommands = chains
-    .filter(({ hook }) => hook !== undefined)
-    .flatMap(({ name: chain, rules }) =>
-      [...rules].map(({ rule }) => `add rule ${table} ${chain} ${nftRuleText(rule)}`),
-    );
-  return [policyTableScript(name, options, chains, new Map()), ...ruleCommands, ''].join('\n');
+  return [
+    { action: 'declare', declarations: policyDeclarations(options, chains, new Map()) },
+    ...chains
+      .filter(({ base }) => base !== undefined)
+      .map((each) => ({ action: 'fill', chain: nftChainRules(each) }) as const),
+  ];
 }
 
 /** Encodes a chain for the kernel. The rules are encoded lazily. */

@@ -8,7 +8,6 @@ import {
   type NftOperation,
   NftRefusedError,
 } from '../../netlink/nftables/tables.ts';
-import type { NftCommand } from '../../nft/command.ts';
 import type { RuleTable } from '../../nft/table.ts';
 import { SerialQueue } from '../../sync/serial-queue.ts';
 import { TimeSlice } from '../../sync/time-slice.ts';
@@ -88,7 +87,6 @@ interface PendingAddition extends FqdnContent {
 export class PolicyBackend {
   readonly family: IpFamily;
   readonly #tables: PolicyTables;
-  readonly #nft: NftCommand;
   readonly #options: PolicyBackendOptions;
   readonly #now: () => number;
   readonly #queue = new SerialQueue();
@@ -119,10 +117,9 @@ export class PolicyBackend {
   readonly #fqdnPeerTtls = new SetTtls('fqdn-peers');
   readonly #fqdnCacheTtls = new SetTtls('fqdn-cache');
 
-  constructor(tables: PolicyTables, nft: NftCommand, options: PolicyBackendOptions) {
+  constructor(tables: PolicyTables, options: PolicyBackendOptions) {
     this.family = options.family;
     this.#tables = tables;
-    this.#nft = nft;
     this.#options = options;
     this.#now = options.now ?? (() => performance.now());
     this.#resolvers = new QueuedResolvers(this.#now);
@@ -178,7 +175,7 @@ export class PolicyBackend {
    * even if the replacement is interrupted. The FQDN cache in the kernel is kept.
    * @param state Must not change until the promise is settled.
    * @returns the number of elements, not counting FQDN addresses.
-   * @throws NftError, PolicyRefusedError, NetlinkError
+   * @throws PolicyRefusedError, NetlinkError
    */
   replaceAll(state: PolicyState, fqdn: FqdnContent): Promise<number> {
     this.#isReplacing = true;
@@ -382,7 +379,7 @@ export class PolicyBackend {
     this.#queueError = undefined;
     for (;;) {
       try {
-        return await rebuild(this.#tables, this.#nft, options, content);
+        return await rebuild(this.#tables, options, content);
       } catch (error) {
         if (!(error instanceof NftRefusedError) || error.rule === undefined) throw error;
         const { logGroup } = options;

@@ -3,14 +3,12 @@
  */
 import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
-import type { NftCommand } from '../../nft/command.ts';
 import type { FqdnElement, FqdnEntry } from '../compile/change.ts';
 import { type DeniedPackets, PolicyBackend } from './backend.ts';
 import { openPolicyTables, type PolicyTables } from './rebuild.ts';
 
 export interface PolicyKernelOptions {
   readonly families: readonly IpFamily[];
-  readonly nft: NftCommand;
   /** See `PolicyTableOptions`. */
   readonly logGroup?: number | undefined;
   /** An optional feature does not work on this node; policies are enforced without it. */
@@ -33,16 +31,10 @@ export class PolicyKernel {
   readonly families: ReadonlyMap<IpFamily, FamilyKernel>;
 
   /** @throws NetlinkError */
-  constructor({
-    families,
-    nft,
-    logGroup,
-    onWarning,
-    open = openPolicyTables,
-  }: PolicyKernelOptions) {
+  constructor({ families, logGroup, onWarning, open = openPolicyTables }: PolicyKernelOptions) {
     const kernelOf = (family: IpFamily): FamilyKernel => {
       const tables = open(family);
-      const backend = new PolicyBackend(tables, nft, {
+      const backend = new PolicyBackend(tables, {
         family,
         logGroup,
         onWarning: (message, details) => onWarning(family, message, details),

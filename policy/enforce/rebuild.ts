@@ -1,7 +1,6 @@
 /**
- * Replaces the policy table without a moment in which no table enforces. nft creates the table and
- * its sets; rules and elements go over netlink. One transaction cannot contain both, so a staging
- * table bridges the time between the old table and the new table:
+ * Replaces the policy table without a moment in which no table enforces. A staging table bridges the time between the old
+ * table and the new table:
  *
  *   old table        ████████▌
  *   staging table       ·····▐██████████▌      · filled, without rules in its base chains
@@ -14,7 +13,6 @@
  */
 import type { IpFamily } from '../../api/objects.ts';
 import { NfTables, type NftElement, type NftOperation } from '../../netlink/nftables/tables.ts';
-import type { NftCommand } from '../../nft/command.ts';
 import type { RuleTable } from '../../nft/table.ts';
 import { kernelChains } from '../compile/chains.ts';
 import type { PolicySetChain } from '../compile/change.ts';
@@ -26,7 +24,7 @@ import {
   nftChainRules,
   POLICY_TABLE,
   type PolicyTableOptions,
-  policyTableScript,
+  policyDeclarations,
   STAGING_TABLE,
   staticChains,
   type TableChain,
@@ -81,28 +79,31 @@ export async function activeTable(tables: PolicyTables): Promise<RuleTable> {
  * Replaces the policy table, whatever the old table contains. Counters keep their values, but
  * packets that the staging table denies during the rebuild are not counted. If the rebuild is
  * interrupted at any point, either the old content or the new content is enforced.
- * @throws NftError, NftRefusedError, NetlinkError
+ * @throws NftRefusedError, NetlinkError
  */
 export async function rebuild(
   tables: PolicyTables,
-  nft: NftCommand,
   options: PolicyTableOptions,
   { chains, elements, resolvers }: TableContent,
 ): Promise<void> {
   const { family } = options;
   const layouts = {
-    main: { name: POLICY_TABLE, fixed: staticChains(options) },
+    main: staticChains(options),
     // Base chains of the staging table run after the base chains that they replace. So a packet in
     // flight during the switch traverses at least one of the two tables.
-    staging: { name: STAGING_TABLE, fixed: staticChains(options, 1) },
+    staging: staticChains(options, 1),
   };
-  const isBase = ({ hook }: TableChain) => hook !== undefined;
+  const isBase = ({ base }: TableChain) => base !== undefined;
   /** Creates and fills a table whose base chains are still empty. */
   const fillTable = async (which: keyof typeof layouts, counters: CounterValues) => {
-    const { name, fixed } = layouts[which];
-    await nft.run(policyTableScript(name, options, fixed, counters));
+    const fixed = layouts[which];
     const policySetChains = chains.flatMap((chain) => kernelChains(chain, family));
     await tables[which].transact([
+      {
+        action: 'declare',
+        replacesTable: true,
+        declarations: policyDeclarations(options, fixed, counters),
+      },
       ...[...fixed.filter((each) => !isBase(each)), ...policySetChains].map(replaceChainRules),
       ...[...elements].map(([set, all]) => ({ action: 'add', set, elements: all }) as const),
     ]);
@@ -112,7 +113,7 @@ export async function rebuild(
    * @param also Further operations of the transaction.
    */
   const commit = async (which: keyof typeof layouts, also: readonly NftOperation[] = []) => {
-    const baseChains = layouts[which].fixed.filter(isBase);
+    const baseChains = layouts[which].filter(isBase);
     const marker = { name: COMMIT_MARKER, rules: [] };
     await tables[which].transact([
       ...[...baseChains, marker].map(replaceChainRules),

@@ -6,7 +6,7 @@
 import type { IpFamily } from '../../api/objects.ts';
 import { NetlinkError } from '../../netlink/core/error.ts';
 import { LogGroup, type LoggedPacket } from '../../netlink/nflog/log-group.ts';
-import { PRIORITY } from '../../netlink/nftables/hooks.ts';
+import { baseAt, PRIORITY } from '../../netlink/nftables/hooks.ts';
 import { type OwnedChain, OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
   encodeRule,
@@ -154,6 +154,6 @@ function chains(family: IpFamily, group: number, { mayBeTranslated }: RefusalMod
   return hooks.map((hook) => {
     const isIncoming = hook === 'input' || hook === 'prerouting';
     const rules = [rule(isVip), rule(isOtherPort), ...(isIncoming ? [rule(isNodePort)] : [])];
-    return { name: hook, hook, priority, rules };
+    return { name: hook, base: baseAt('filter', hook, priority), rules };
   });
 }

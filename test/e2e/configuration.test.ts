@@ -24,6 +24,7 @@ import {
 import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
 import type { LogLine } from './agent.ts';
+import { holdTable } from './held-table.ts';
 import { nodeManifest, serviceManifest } from './manifests.ts';
 
 const START_MS = 60_000;
@@ -235,11 +236,14 @@ describe('configuration of an agent', () => {
   });
 
   describe('default mode', () => {
-    /** A node with an nft that reports this version. */
-    const withNft = (version: string) => {
-      const script = `#!/bin/sh\necho 'nftables v${version}'\n`;
-      writeFileSync(at('nft'), script, { mode: 0o755 });
-      return { PATH: `${directory}:${process.env.PATH}` };
+    /** The kernel refuses what agents ask it about nf_tables. */
+    const withoutNftables = async (use: () => Promise<void>) => {
+      const held = await holdTable(lab.node, 'ip', 'portwide-probe');
+      try {
+        await use();
+      } finally {
+        await held.release();
+      }
     };
     const ask = async (path: string) => {
       const url = JSON.stringify(`http://127.0.0.1:10249${path}`);
@@ -247,7 +251,7 @@ describe('configuration of an agent', () => {
       return (await lab.node.exec(process.execPath, ['-e', script])).stdout;
     };
 
-    it('selects mode nftables if nft and the kernel support it', async () => {
+    it('selects mode nftables if the kernel supports it', async () => {
       writeFileSync(at('f'), `${HEAD}mode: ""\n`);
       const agent = start(`--config=${at('f')}`);
       await agent.serves();
@@ -263,34 +267,36 @@ describe('configuration of an agent', () => {
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
 
-    it('selects mode iptables otherwise, and logs the reason', async () => {
-      const agent = startWith(withNft('1.0.0'), '--iptables-variant=nft');
-      await agent.serves();
-      const [line] = agent.log;
-      assert.deepEqual(
-        [line?.level, line?.mode, line?.reason, line?.msg],
-        [
-          30,
-          'iptables',
-          'nftables is not supported: nft 1.0.0 is too old: 1.0.6 or later is required',
-          'selected the proxy mode, because --proxy-mode is unset',
-        ],
-      );
-      assert.equal(await ask('/proxyMode'), 'iptables');
-      assert.match(await rules(), /KUBE-SERVICES/);
-    });
+    it('selects mode iptables otherwise, and logs the reason', () =>
+      withoutNftables(async () => {
+        const agent = start('--iptables-variant=nft');
+        await agent.serves();
+        const [line] = agent.log;
+        assert.deepEqual(
+          [line?.level, line?.mode, line?.reason, line?.msg],
+          [
+            30,
+            'iptables',
+            'nftables is not supported: the kernel refuses table portwide-probe: EPERM',
+            'selected the proxy mode, because --proxy-mode is unset',
+          ],
+        );
+        assert.equal(await ask('/proxyMode'), 'iptables');
+        assert.match(await rules(), /KUBE-SERVICES/);
+      }));
 
-    it('does not replace a configured mode', async () => {
-      const agent = startWith(withNft('1.0.0'), '--proxy-mode=nftables');
-      const output = new Promise<string>((resolve) => {
-        agent.child.stderr?.on('data', (chunk) => resolve(String(chunk)));
-      });
-      assert.equal(await agent.ended(), 1);
-      const expected =
-        'portwide: --proxy-mode nftables does not work on this node: nft 1.0.0 is too old: 1.0.6 or later is required\n';
-      assert.equal(await output, expected);
-      assert.doesNotMatch(await rules(), /KUBE-/);
-    });
+    it('does not replace a configured mode, and leaves out the IP family that does not work', () =>
+      withoutNftables(async () => {
+        const agent = start('--proxy-mode=nftables');
+        const line = await waitFor('the warning', async () =>
+          agent.logged('nftables is not supported for this IP family; not serving it').at(0),
+        );
+        assert.deepEqual(
+          [line.level, line.family, line.reason],
+          [40, 'IPv4', 'the kernel refuses table portwide-probe: EPERM'],
+        );
+        assert.doesNotMatch(await rules(), /KUBE-/);
+      }));
   });
 
   it('sets sysctls with --init-only, and no rules except the protection of one sysctl', async () => {
@@ -299,7 +305,7 @@ describe('configuration of an agent', () => {
     await lab.node.exec('iptables-nft', ['-N', 'KUBE-FIREWALL']);
     await lab.node.exec('iptables-nft', ['-A', 'KUBE-FIREWALL', '-s', '192.0.2.1', '-j', 'DROP']);
     const flags = ['--init-only', '--conntrack-udp-timeout=43s'];
-    // nft and the kernel are present, so the default mode does not serve node ports on 127.0.0.1.
+    // The kernel has nf_tables, so the default mode does not serve node ports on 127.0.0.1.
     const unnamed = await run('run', ...flags);
     assert.deepEqual(linesOf(unnamed).at(-1)?.mode, 'nftables');
     assert.equal(await sysctl('netfilter/nf_conntrack_udp_timeout'), '43');
@@ -436,11 +442,12 @@ describe('configuration of an agent', () => {
   it('stops cleanly on SIGTERM before it serves', async () => {
     const [started, go] = [at('begun'), at('go')];
     const held = `touch ${started}\nuntil [ -e ${go} ]; do sleep 0.05; done`;
-    writeFileSync(at('nft'), `#!/bin/sh\n${held}\nPATH=${process.env.PATH} exec nft "$@"\n`, {
-      mode: 0o755,
-    });
+    // The agent looks for the variant in use.
+    const command = 'iptables-nft-save';
+    const script = `#!/bin/sh\n${held}\nPATH=${process.env.PATH} exec ${command} "$@"\n`;
+    writeFileSync(at(command), script, { mode: 0o755 });
     const env = { PATH: `${directory}:${process.env.PATH}` };
-    const agent = startWith(env, '--proxy-mode=nftables');
+    const agent = startWith(env, '--proxy-mode=iptables');
     await waitFor('a command runs', () => existsSync(started), START_MS);
     agent.child.kill('SIGTERM');
     writeFileSync(go, '');

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { createLab, type Host, type Lab, PATIENCE, repeatUntil, waitFor } from '../lab/lab.ts';
 import { STOCK_KERNEL } from '../uml/kernels.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import { failingNft } from './failing-nft.ts';
+import { holdTable } from './held-table.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 import { portwideTables } from './nft-tables.ts';
 import { answered, refused, SHORT } from './scenarios/scenario.ts';
@@ -285,8 +285,8 @@ describe('life cycle of an agent on nftables', () => {
   it('repairs external changes in one family while the other cannot be written', async () => {
     await agent.stop();
     await lab.node.exec('nft', ['flush', 'ruleset']);
-    const commands = failingNft();
-    const own = new Agent(lab, { env: commands.env });
+    const held = await holdTable(lab.node, 'ip6', 'portwide');
+    const own = new Agent(lab);
     try {
       own.write('objects', services(pods(0)));
       own.launch(FLAGS);
@@ -304,7 +304,7 @@ describe('life cycle of an agent on nftables', () => {
       assert.ok(own.log.some(({ msg }) => /fail/.test(msg)));
     } finally {
       await own.destroy();
-      commands.remove();
+      await held.release();
     }
   });
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { createLab, type Host, type Lab, removeRules, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
-import { failingNft } from './failing-nft.ts';
+import { holdTable } from './held-table.ts';
 import { serviceManifest, sliceManifest } from './manifests.ts';
 import { networkPolicy, policyPods } from './policy-manifests.ts';
 
@@ -21,19 +21,18 @@ const START_MS = 60_000;
 describe('changes of nf_tables without notifications', () => {
   let lab: Lab;
   let agent: Agent;
-  let commands: ReturnType<typeof failingNft>;
+  /** A table that the agent cannot write. */
+  let held: Awaited<ReturnType<typeof holdTable>> | undefined;
 
   before(async () => {
     lab = await createLab({ pods: 3, remotePods: 0 });
     await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
   });
   after(() => lab?.destroy());
-  beforeEach(() => {
-    commands = failingNft();
-  });
   afterEach(async () => {
     await agent?.destroy();
-    commands.remove();
+    await held?.release();
+    held = undefined;
     await removeRules(lab.node);
   });
 
@@ -67,8 +66,8 @@ describe('changes of nf_tables without notifications', () => {
     ],
     ['deletes the tables', 'delete table ip portwide; delete table ip portwide-policy'],
   ] as const;
-  const start = (env = {}) => {
-    agent = new Agent(lab, { env });
+  const start = () => {
+    agent = new Agent(lab);
     agent.write('pods', policyPods(lab));
     agent.write('objects', [
       serviceManifest('web', { spec: { clusterIPs: [VIP], ports: [{ port: PORT }] } }),
@@ -81,7 +80,8 @@ describe('changes of nf_tables without notifications', () => {
   for (const [what, damage] of DAMAGES) {
     it(`are repaired when another program ${what} after the first sync`, async () => {
       // The agent subscribes ten seconds after the first sync while a family cannot be written.
-      start(commands.env);
+      held = await holdTable(lab.node, 'ip6', 'portwide');
+      start();
       await becomes(true, START_MS);
       await nft(damage);
       await becomes(false);

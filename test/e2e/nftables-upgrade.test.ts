@@ -41,7 +41,7 @@ const declaredNames = (script: string) =>
   [...script.matchAll(/^\s*(?:chain|set|map) (\S+) \{/gm)].map(([, name = '']) => name);
 const randomPort = () => 5000 + Math.floor(Math.random() * 1000);
 const CURRENT_NAMES = declaredNames(
-  tableDeclarationScript(staticServiceChains(modeOptions()), 'IPv4', 'numbers'),
+  tableDeclarationScript(staticServiceChains(modeOptions()), 'IPv4'),
 ).concat(allPortsAffinityMap(0), allPortsAffinityMap(1));
 /** Names of chains, sets and maps that only the earlier table has. */
 const EARLIER_NAMES = new Set(declaredNames(TABLE).filter((name) => !CURRENT_NAMES.includes(name)));

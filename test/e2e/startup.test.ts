@@ -11,6 +11,7 @@ import { Scrape } from '../metrics/scrape.ts';
 import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent, IPTABLES_FLAGS } from './agent.ts';
 import { ApiFeed } from './feed.ts';
+import { holdTable } from './held-table.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from './manifests.ts';
 
 const FLAGS = [...IPTABLES_FLAGS, '--iptables-variant=nft'];
@@ -247,12 +248,11 @@ describe('an agent without --proxy-mode on a node without nf_tables', () => {
   let agent: Agent;
   let directory: string;
   before(async () => {
-    directory = mkdtempSync(join(tmpdir(), 'portwide-no-nft-'));
-    const nft = "#!/bin/sh\necho 'nftables v0.9.0 (Fearless Fosdick)'\n";
-    writeFileSync(join(directory, 'nft'), nft, { mode: 0o755 });
+    directory = mkdtempSync(join(tmpdir(), 'portwide-fallback-'));
     lab = await createLab({ pods: 0, remotePods: 0 });
+    await holdTable(lab.node, 'ip', 'portwide-probe');
     feed = await ApiFeed.start(lab);
-    agent = new Agent(lab, { feed, env: { PATH: `${directory}:${process.env.PATH}` } });
+    agent = new Agent(lab, { feed });
   });
   after(async () => {
     await agent?.destroy();
@@ -263,7 +263,7 @@ describe('an agent without --proxy-mode on a node without nf_tables', () => {
   it('says by an Event on the Node, in status and by a metric that it falls back to iptables', async () => {
     const socket = `--status-socket=${join(directory, 'agent.sock')}`;
     await agent.start([...AGENT_FLAGS, socket]);
-    const reason = 'nftables is not supported: nft 0.9.0 is too old: 1.0.6 or later is required';
+    const reason = 'nftables is not supported: the kernel refuses table portwide-probe: EPERM';
     const event = await waitFor('the Event', async () =>
       (await feed.double.call('events')).find((each) => each.reason === 'ProxyModeFallback'),
     );

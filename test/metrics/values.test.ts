@@ -3,7 +3,6 @@ import { mock } from 'node:test';
 import { IptablesError } from '../../iptables/commands.ts';
 import { NetlinkError } from '../../netlink/core/error.ts';
 import { NftRefusedError } from '../../netlink/nftables/tables.ts';
-import { NftError } from '../../nft/command.ts';
 import { ProgramTimeoutError } from '../../process/run-program.ts';
 import { endpoint, podAt, service, servicePort, slice, upsertWithPods } from '../fixtures.ts';
 import { fakeAgent } from './agent.ts';
@@ -203,10 +202,8 @@ describe('values: metric values', () => {
     assert.deepEqual(await failures(), [0, 0]);
     const busy = new NetlinkError('transaction', 16);
     for (const [error, expected] of [
-      [new NftError('syntax error', undefined), [1, 0]],
-      [new IptablesError('iptables-restore', 'busy', undefined, undefined), [1, 0]],
-      [new NftRefusedError(busy), [2, 0]],
-      [new ProgramTimeoutError('nft', 'nft -f -', 60_000), [3, 0]],
+      [new IptablesError('iptables-restore', 'busy', undefined, undefined), [0, 0]],
+      [new NftRefusedError(busy), [1, 0]],
     ] as const) {
       backends[0].error = error;
       table.upsert(service({ name: error.name.toLowerCase() }));

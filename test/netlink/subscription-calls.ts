@@ -7,6 +7,7 @@ import {
   type EventSelection,
 } from '../../netlink/conntrack/events.ts';
 import { LogGroup } from '../../netlink/nflog/log-group.ts';
+import { baseAt } from '../../netlink/nftables/hooks.ts';
 import { OwnedTables } from '../../netlink/nftables/owned-table.ts';
 import {
   encodeRule,
@@ -96,7 +97,7 @@ export const subscriptionCalls = {
     await tables.create(
       'IPv4',
       [{ name: 'vips', keyLength: 4, keys: [key('192.0.2.1')] }],
-      [{ name: 'output', hook: 'output', priority: -1, rules: [rule] }],
+      [{ name: 'output', base: baseAt('filter', 'output', -1), rules: [rule] }],
     );
     await tables.change('IPv4', 'vips', [key(address)], [key('192.0.2.1')]);
     await tables.replace('IPv4', 'vips', []);

@@ -1,17 +1,32 @@
 import assert from 'node:assert/strict';
+import type { NftDeclaration } from '../../netlink/nftables/declaration.ts';
+import { baseAt } from '../../netlink/nftables/hooks.ts';
 import type { NftOperation } from '../../netlink/nftables/types.ts';
+import { setFields } from '../../nft/declaration.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { countPacket, nftRuleBytes, type RuleParts, rulePartsFor } from '../../nft/rule.ts';
 
-const SCRIPT = `table ip portwide {
-  map services { typeof ip daddr : verdict; }
-  set ports { typeof th dport; flags interval; }
-  map clients { typeof ip saddr : ip daddr; flags dynamic,timeout; }
-  counter dropped { packets 7 bytes 700; }
-  chain forward { type filter hook forward priority 0; policy accept; }
-}
-`;
+const { source: address, port: portField } = setFields('IPv4');
+const DECLARATIONS: readonly NftDeclaration[] = [
+  { kind: 'set', name: 'services', key: [address], data: 'verdict' },
+  { kind: 'set', name: 'ports', key: [portField], isInterval: true },
+  {
+    kind: 'set',
+    name: 'clients',
+    key: [address],
+    data: [address],
+    isDynamic: true,
+    hasTimeouts: true,
+  },
+  { kind: 'counter', name: 'dropped', packets: 7n, bytes: 700n },
+  { kind: 'chain', name: 'forward', base: baseAt('filter', 'forward', 0) },
+  { kind: 'chain', name: 'regular' },
+];
 
+const declare = (...declarations: readonly NftDeclaration[]): NftOperation => ({
+  action: 'declare',
+  declarations,
+});
 const fill = (...rules: RuleParts[]): NftOperation => ({
   action: 'fill',
   chain: { name: 'forward', rules: rules.map((rule) => ({ expressions: nftRuleBytes(rule) })) },
@@ -39,12 +54,12 @@ describe('fake-tables: a table of nf_tables in memory', () => {
 
   beforeEach(async () => {
     fake = new FakeTables();
-    await fake.nft.run(SCRIPT);
+    await fake.tables.transact([declare(...DECLARATIONS)]);
   });
 
   it('returns no table before the declaration, then the declared sets and chains', async () => {
     const { tables } = fake;
-    assert.deepEqual(await tables.chains(), ['forward']);
+    assert.deepEqual(await tables.chains(), ['forward', 'regular']);
     assert.deepEqual(
       (await tables.sets())?.map(({ name }) => name),
       ['services', 'ports', 'clients'],
@@ -66,6 +81,17 @@ describe('fake-tables: a table of nf_tables in memory', () => {
     assert.equal(fake.sets.get('services')?.size, 1);
   });
 
+  it('keeps the content of declared objects, or replaces the table', async () => {
+    const { tables } = fake;
+    await tables.transact([fill(known), add('services', 1, 'forward')]);
+    fake.log = [];
+    await tables.transact([declare(...DECLARATIONS)]);
+    assert.equal(fake.sets.get('services')?.size, 1);
+    await tables.transact([{ action: 'declare', replacesTable: true, declarations: [] }]);
+    assert.equal(await tables.chains(), undefined);
+    assert.deepEqual(fake.log, ['declare', 'replace table']);
+  });
+
   for (const [what, steps, error] of [
     ['a rule that looks up a missing set', [fill([inSet([source], 'nothing')])], /nothing/],
     ['a rule that updates a missing map', [fill([updateMap('no', [source], [source], 1)])], /no,/],
@@ -85,6 +111,21 @@ describe('fake-tables: a table of nf_tables in memory', () => {
       'overlapping ranges',
       [add('ports', 1, undefined, 5), add('ports', 3, undefined, 9)],
       /EEXIST/,
+    ],
+    [
+      'another key of an existing set',
+      [declare({ kind: 'set', name: 'ports', key: [address], isInterval: true })],
+      /set ports: EEXIST/,
+    ],
+    [
+      'another priority of an existing chain',
+      [declare({ kind: 'chain', name: 'forward', base: baseAt('filter', 'forward', 1) })],
+      /chain forward: EEXIST/,
+    ],
+    [
+      'a hook for an existing chain without one',
+      [declare({ kind: 'chain', name: 'regular', base: baseAt('filter', 'forward', 1) })],
+      /chain regular: EEXIST/,
     ],
     [
       'deletion of a missing element',

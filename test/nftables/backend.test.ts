@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import fc from 'fast-check';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { EEXIST, EOPNOTSUPP, NetlinkError } from '../../netlink/core/error.ts';
-import { NftRefusedError } from '../../netlink/nftables/tables.ts';
+import { type NftOperation, NftRefusedError } from '../../netlink/nftables/tables.ts';
+import { setFields } from '../../nft/declaration.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
 import { portKey } from '../../nft/keys.ts';
 import { NftBackend, type NftBackendOptions, RefusedElementError } from '../../nftables/backend.ts';
@@ -33,7 +34,7 @@ function recordWarnings() {
 function start(fake: FakeTables, routes: readonly Route[] = []) {
   const { warnings, onWarning } = recordWarnings();
   const options = { ...modeOptions({ nodePortSelection: ['all'] }), onWarning };
-  const backend = new NftBackend(fake.tables, fake.nft, options);
+  const backend = new NftBackend(fake.tables, options);
   backend.update(routes, []);
   return { backend, warnings };
 }
@@ -45,6 +46,12 @@ async function appliedBackend(fake: FakeTables, routes: readonly Route[]): Promi
   fake.log = [];
   return backend;
 }
+
+/** Declares a set of the agent with another type. */
+const OTHER_VERSION: NftOperation = {
+  action: 'declare',
+  declarations: [{ kind: 'set', name: 'service-ports', key: [setFields('IPv4').port] }],
+};
 
 /** An affinity entry: the client uses this pod at this VIP and port. */
 const affinityEntry = (pod: string, client = '192.0.2.1', vip = VIP) => ({
@@ -276,7 +283,7 @@ describe('backend: mode nftables', () => {
         throw new NftRefusedError(new NetlinkError('transaction', EOPNOTSUPP));
       await transact(operations);
     };
-    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning: () => {} });
+    const backend = new NftBackend(tables, { ...modeOptions(), onWarning: () => {} });
     backend.update([route({}, [A])], []);
     await backend.apply(true);
     assert.deepEqual(fake.log.slice(-3), [
@@ -370,7 +377,7 @@ describe('backend: mode nftables', () => {
       throw new NftRefusedError(new NetlinkError('delete', EEXIST));
     };
     const { warnings, onWarning } = recordWarnings();
-    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
+    const backend = new NftBackend(tables, { ...modeOptions(), onWarning });
     backend.update([route({}, [A])], []);
     await backend.apply(true);
     assert.equal(backend.stats().cleanupFailures, 1);
@@ -389,7 +396,7 @@ describe('backend: mode nftables', () => {
     const { counters } = tables;
     const { warnings, onWarning } = recordWarnings();
     const options = { ...modeOptions({ rejectsOnLocalhost: true }), onWarning };
-    const backend = new NftBackend(tables, fake.nft, options);
+    const backend = new NftBackend(tables, options);
     const rejected = async () => [...(await backend.localhostRejections())];
     assert.deepEqual(await rejected(), []);
     await backend.apply(true);
@@ -420,29 +427,39 @@ describe('backend: mode nftables', () => {
 
   it('replaces an incompatible table in one transaction, with a warning', async () => {
     const fake = new FakeTables();
-    fake.sets.set('other version', new Map());
+    await fake.tables.transact([OTHER_VERSION]);
+    fake.log = [];
     const { backend, warnings } = start(fake, [route({ affinitySeconds: 5 }, [A])]);
     await backend.apply(true);
-    assert.deepEqual(fake.log, ['declare', 'replace table', 'rules of all']);
+    const elements = [
+      'service-ports',
+      'affinity-update-ports',
+      'endpoints',
+      'hairpin-connections',
+      'cluster-ips',
+    ];
+    assert.deepEqual(fake.log, [
+      `replace table, rules of all, ${elements.map((map) => `add ${map} 1`).join(', ')}`,
+    ]);
     assert.deepEqual(warnings, [
       [
         'replacing an nftables table of an incompatible version',
         'table: portwide',
-        'reason: nft failed: File exists',
-        'effect: connections continue; session affinity is reset; UDP ports owned by pods are rejected for a moment',
+        'reason: set service-ports: EEXIST',
+        'effect: connections continue; session affinity is reset',
       ],
     ]);
     assert.ok((fake.chains.get('update-affinity-5') ?? 0) > 0);
   });
 
-  it('throws the error of nft when there is no table to replace', async () => {
+  it('throws the error of the kernel when there is no table to replace', async () => {
     const fake = new FakeTables();
     const { backend } = start(fake);
-    fake.sets.set('other version', new Map());
+    await fake.tables.transact([OTHER_VERSION]);
     const tables = fake.tables;
     tables.sets = async () => undefined;
-    const own = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning: () => {} });
-    await assert.rejects(own.apply(true), /nft failed: File exists/);
+    const own = new NftBackend(tables, { ...modeOptions(), onWarning: () => {} });
+    await assert.rejects(own.apply(true), /set service-ports: EEXIST/);
     assert.ok(backend);
   });
 
@@ -483,7 +500,7 @@ describe('backend: mode nftables', () => {
     const fake = new FakeTables();
     const { tables } = fake;
     const { onWarning } = recordWarnings();
-    const backend = new NftBackend(tables, fake.nft, { ...modeOptions(), onWarning });
+    const backend = new NftBackend(tables, { ...modeOptions(), onWarning });
     await backend.apply(true);
     fake.sets.set('foreign', new Map());
     tables.remove = async () => {

@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES } from '../../api/objects.ts';
 import { nftFamily } from '../../nft/rule.ts';
-import { tableDeclarationScript } from '../../nftables/static-chains.ts';
 import type { ComparedObject } from '../../proxier/compared-object.ts';
 import type { Route } from '../../services/route.ts';
 import { route } from '../fixtures.ts';
@@ -117,13 +116,6 @@ describe('compare: mode nftables with the kernel', () => {
       it(`finds no difference in any rule that it writes (${family}, ${localDetector.kind})`, async () => {
         const options = { family, localDetector, resetsTcp: true, rejectsOnLocalhost: true };
         const chains = allChains(options, true);
-        await helper.call(
-          'hold',
-          tableDeclarationScript(chains, family, 'numbers'),
-          'nft',
-          '-f',
-          '-',
-        );
         await helper.call('modeRules', options, true);
         const { objects, compared } = await helper.call('modeCompareRules', options, true);
         assert.deepEqual(objects, []);

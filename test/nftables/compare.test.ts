@@ -17,7 +17,7 @@ const FOREIGN_RULE = encodeRule([immediate(0, Buffer.from('ffff', 'hex'))]);
 
 function newBackend(fake: FakeTables): NftBackend {
   const options = modeOptions({ nodePortSelection: ['all'], rejectsOnLocalhost: true });
-  return new NftBackend(fake.tables, fake.nft, { ...options, onWarning: assert.fail });
+  return new NftBackend(fake.tables, { ...options, onWarning: assert.fail });
 }
 
 /** State, type and container of the objects that a mutation changes; undefined: it does not apply. */

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { brokenKernel, flowtableFeature, flowtableProblem } from '../../agent/flowtable-support.ts';
+import type { KernelCheck } from '../../agent/nftables-support.ts';
+import type { IpFamily } from '../../api/objects.ts';
 import { ENOENT, EOPNOTSUPP } from '../../netlink/core/error.ts';
 import type { Device } from '../../netlink/route/devices.ts';
 import { FakeTables } from '../../nft/fake-tables.ts';
@@ -25,7 +27,7 @@ const device = (name: string, fields: Partial<Device> = {}): Device => ({
 
 function backendFor(fake: FakeTables, usesFlowtable = true, flowtableDevices?: FlowtableDevices) {
   const options = modeOptions({ nodePortSelection: ['all'], usesFlowtable });
-  return new NftBackend(fake.tables, fake.nft, { ...options, flowtableDevices, onWarning: fail });
+  return new NftBackend(fake.tables, { ...options, flowtableDevices, onWarning: fail });
 }
 
 function fail(message: string): never {
@@ -298,18 +300,21 @@ describe('flowtable-support: what status says', () => {
 
 describe('flowtable-support: kernels with broken flowtables', () => {
   it('says what is missing: the kernel, nf_tables, or nothing', async () => {
-    const scripts: string[] = [];
-    const accepts = { run: fail, check: async (script: string) => void scripts.push(script) };
-    const refuses = { run: fail, check: () => Promise.reject(new Error('no such file')) };
+    const asked: IpFamily[] = [];
+    const accepts: KernelCheck = async (family, [declare]) => {
+      assert.ok(declare?.action === 'declare');
+      if (declare.declarations.some(({ kind }) => kind === 'flowtable')) asked.push(family);
+      return undefined;
+    };
+    const refuses: KernelCheck = async () => 'the kernel refuses flowtable services: ENOENT';
     const families = ['IPv4', 'IPv6'] as const;
-    assert.equal(await flowtableProblem(accepts, families, '6.12.1'), undefined);
-    assert.equal(scripts.length, 2);
-    assert.match(scripts[1] ?? '', /^ {2}flowtable services /m);
+    assert.equal(await flowtableProblem(families, accepts, '6.12.1'), undefined);
+    assert.deepEqual(asked, families);
     assert.equal(
-      await flowtableProblem(refuses, families, '6.12.1'),
-      'nf_tables of this node has no flowtables: no such file',
+      await flowtableProblem(families, refuses, '6.12.1'),
+      'nf_tables of this node has no flowtables: the kernel refuses flowtable services: ENOENT',
     );
-    assert.match((await flowtableProblem(accepts, families, '6.18.1')) ?? '', /6\.14 to 7\.1/);
+    assert.match((await flowtableProblem(families, accepts, '6.18.1')) ?? '', /6\.14 to 7\.1/);
   });
 
   for (const [release, isBroken] of [

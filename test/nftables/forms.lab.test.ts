@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict';
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { nftFamily } from '../../nft/rule.ts';
-import { tableDeclarationScript } from '../../nftables/static-chains.ts';
 import { tableScript } from '../../nftables/table-script.ts';
 import type { LocalDetector } from '../../traffic/options.ts';
 import { createNamespace, type Namespace, type NetnsHelper } from '../netlink/namespace.ts';
@@ -59,7 +58,6 @@ describe('forms: rules written by nft and by the agent', () => {
     await load(tableScript(chains, [], family));
     const fromText = rulesOnly(await helper.call('modeState', family));
     await namespace.run('nft', 'delete', 'table', nftFamily(family), 'portwide');
-    await load(tableDeclarationScript(chains, family, 'numbers'));
     await helper.call('modeRules', options, withAffinity);
     const fromBytes = rulesOnly(await helper.call('modeState', family));
     assert.equal(fromBytes.length, chains.length);

@@ -1,19 +1,36 @@
 /** Functions of mode nftables that tests call inside a network namespace. */
 
 import { spawnSync } from 'node:child_process';
+import {
+  kernelRefusal,
+  type NftablesSupport,
+  nftablesSupport,
+} from '../../agent/nftables-support.ts';
 import type { IpFamily } from '../../api/objects.ts';
+import type { NftDeclaration } from '../../netlink/nftables/declaration.ts';
+import { baseAt } from '../../netlink/nftables/hooks.ts';
 import { NfTables, type NftElement } from '../../netlink/nftables/tables.ts';
-import { type NftCommand, nftCommand } from '../../nft/command.ts';
+import { setFields } from '../../nft/declaration.ts';
 import { elementDataText, elementKeyText } from '../../nft/element.ts';
+import { nftRuleBytes, rulePartsFor } from '../../nft/rule.ts';
 import { NftBackend } from '../../nftables/backend.ts';
 import { compareChains } from '../../nftables/compare-chains.ts';
 import { isOnDemand, MAP_NAMES } from '../../nftables/maps.ts';
-import { chainRuleOperations, TABLE } from '../../nftables/static-chains.ts';
+import { TABLE } from '../../nftables/static-chains.ts';
+import { tableOperations } from '../../nftables/table-operations.ts';
+import {
+  POLICY_TABLE,
+  type PolicyTableOptions,
+  policyDeclarations,
+  staticChains,
+} from '../../policy/compile/policy-table.ts';
+import { replaceChainRules } from '../../policy/enforce/rebuild.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import { ComparisonBuilder } from '../../proxier/comparison.ts';
 import type { NodeAddresses } from '../../services/node-port-addresses.ts';
 import type { Route } from '../../services/route.ts';
 import { allChains, type ModeOptions, modeOptions } from './options.ts';
+import { dumpObjects } from './raw-objects.ts';
 import { dumpRules } from './rule-dump.ts';
 
 interface Agent {
@@ -24,24 +41,11 @@ interface Agent {
 }
 
 const agents = new Map<string, Agent>();
-/** Scripts that agents ran with nft. */
-let scripts: string[] = [];
 
 function agent(name: string): Agent {
   const found = agents.get(name);
   if (found === undefined) throw new Error(`no agent ${name}`);
   return found;
-}
-
-function countingNft(): NftCommand {
-  const command = nftCommand();
-  return {
-    ...command,
-    run: (script) => {
-      scripts.push(script);
-      return command.run(script);
-    },
-  };
 }
 
 async function withTable<T>(family: IpFamily, use: (tables: NfTables) => Promise<T>): Promise<T> {
@@ -58,7 +62,7 @@ export const nftMode = {
   async modeStart(name: string, options: ModeOptions): Promise<void> {
     const tables = new NfTables(options.family, TABLE);
     const warnings: string[] = [];
-    const backend = new NftBackend(tables, countingNft(), {
+    const backend = new NftBackend(tables, {
       ...modeOptions(options),
       onWarning: (message) => warnings.push(message),
     });
@@ -110,13 +114,6 @@ export const nftMode = {
     return agent(name).warnings;
   },
 
-  /** Scripts that agents ran with nft since the last call. */
-  async modeScripts(): Promise<readonly string[]> {
-    const ran = scripts;
-    scripts = [];
-    return ran;
-  },
-
   /** The content of the table: elements by set, rules by chain; sorted, as text. */
   async modeState(family: IpFamily): Promise<Record<string, readonly string[]>> {
     return await withTable(family, async (tables) => {
@@ -136,6 +133,67 @@ export const nftMode = {
       }
       return Object.fromEntries(Object.entries(state).sort(([a], [b]) => (a < b ? -1 : 1)));
     });
+  },
+
+  /** Objects of a table, without rules and elements. */
+  modeObjects: dumpObjects,
+
+  /** Declares objects of a table over netlink. */
+  async modeDeclare(
+    family: IpFamily,
+    table: string,
+    declarations: readonly NftDeclaration[],
+  ): Promise<void> {
+    const tables = new NfTables(family, table);
+    try {
+      await tables.transact([{ action: 'declare', declarations }]);
+    } finally {
+      await tables.close();
+    }
+  },
+
+  /** Asks the kernel about a table with a set, and a rule that looks up a set. @returns what it refuses. */
+  async modeCheck(family: IpFamily, lookedUp: string): Promise<string | undefined> {
+    const { source } = setFields(family);
+    const parts = rulePartsFor(family);
+    const rule = { expressions: nftRuleBytes([parts.inSet([parts.source], lookedUp)]) };
+    return await kernelRefusal(family, [
+      {
+        action: 'declare',
+        declarations: [
+          { kind: 'set', name: 'known', key: [source] },
+          { kind: 'chain', name: 'base', base: baseAt('filter', 'forward', 0) },
+        ],
+      },
+      { action: 'fill', chain: { name: 'base', rules: [rule] } },
+    ]);
+  },
+
+  /** Whether the node supports mode nftables, by the kernel's answer to the whole table. */
+  async modeSupport(): Promise<Pick<NftablesSupport, 'families' | 'hashProblem'>> {
+    const { families, hashProblem } = await nftablesSupport();
+    return { families, hashProblem };
+  },
+
+  /** Writes the static chains of network policy over netlink. */
+  async modePolicyRules(options: PolicyTableOptions): Promise<void> {
+    const chains = staticChains(options);
+    const declarations = policyDeclarations(options, chains, new Map());
+    const tables = new NfTables(options.family, POLICY_TABLE);
+    try {
+      await tables.transact([
+        { action: 'declare', declarations },
+        ...chains.map(replaceChainRules),
+      ]);
+    } finally {
+      await tables.close();
+    }
+  },
+
+  /** Rules of a table, one text each. */
+  async modeRuleTexts(family: IpFamily, table: string): Promise<readonly string[]> {
+    const rules = await dumpRules(family, table);
+    return rules.map(({ chain, expressions }) => `${chain}: ${expressions.join('; ')}`);
   },
 
   /** Runs a script with nft, and ignores its errors. */
@@ -158,10 +216,11 @@ export const nftMode = {
     });
   },
 
-  /** Writes the rules of all kinds of chains over netlink. */
+  /** Writes a table with all kinds of chains, without elements. */
   async modeRules(options: ModeOptions, withAffinity: boolean): Promise<void> {
-    await withTable(options.family, (tables) =>
-      tables.transact(chainRuleOperations(allChains(options, withAffinity))),
+    const { family } = options;
+    await withTable(family, (tables) =>
+      tables.transact(tableOperations(allChains(options, withAffinity), [], family)),
     );
   },
 };

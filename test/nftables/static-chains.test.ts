@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import { baseChainText } from '../../nft/declaration.ts';
 import { nftRuleText } from '../../nft/rule.ts';
 import { staticServiceChains } from '../../nftables/static-chains.ts';
 import { modeOptions } from './options.ts';
@@ -71,22 +72,22 @@ describe('static-chains: base chains and static rules', () => {
   });
 
   it('declares base chains with their hooks and priorities', () => {
-    const hooks = chains.flatMap(({ name, hook }) =>
-      hook === undefined ? [] : [`${name}: ${hook} ${rules(name).join('; ')}`],
+    const hooks = chains.flatMap(({ name, base }) =>
+      base === undefined ? [] : [`${name}: ${baseChainText(base)} ${rules(name).join('; ')}`],
     );
     const filterRules = (name: string) =>
       `ct state new ct status dnat goto drop-port-zero; ct state new goto ${name}`;
     assert.deepEqual(hooks, [
-      'nat-prerouting: type nat hook prerouting priority dstnat; policy accept; jump services',
+      'nat-prerouting: type nat hook prerouting priority -100; policy accept; jump services',
       'nat-output: type nat hook output priority -100; policy accept; jump services',
       'nat-input-affinity: type nat hook input priority 99; policy accept; ct status dnat goto update-affinity',
       'nat-postrouting-affinity: type nat hook postrouting priority 99; policy accept; ct status dnat goto update-affinity',
-      'nat-postrouting: type nat hook postrouting priority srcnat; policy accept; ' +
+      'nat-postrouting: type nat hook postrouting priority 100; policy accept; ' +
         'ct status dnat ip saddr . ip daddr @hairpin-connections masquerade fully-random; ' +
         'meta mark & 0x4000 != 0 meta mark set meta mark ^ 0x4000 masquerade fully-random',
-      `filter-input: type filter hook input priority filter; policy accept; ${filterRules('service-endpoints-check')}`,
-      `filter-forward: type filter hook forward priority filter; policy accept; ${filterRules('cluster-ips-check')}`,
-      `filter-output: type filter hook output priority filter; policy accept; ${filterRules('cluster-ips-check')}`,
+      `filter-input: type filter hook input priority 0; policy accept; ${filterRules('service-endpoints-check')}`,
+      `filter-forward: type filter hook forward priority 0; policy accept; ${filterRules('cluster-ips-check')}`,
+      `filter-output: type filter hook output priority 0; policy accept; ${filterRules('cluster-ips-check')}`,
     ]);
   });
 });

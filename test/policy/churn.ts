@@ -13,7 +13,6 @@ import type {
   PolicyRule,
   PortMatch,
 } from '../../api/policy-objects.ts';
-import { nftCommand } from '../../nft/command.ts';
 import { NftMonitor } from '../../nft/monitor.ts';
 import { AppliedState } from '../../policy/compile/applied-state.ts';
 import { Enforcer } from '../../policy/enforce/enforcer.ts';
@@ -215,7 +214,6 @@ export const churn = {
     monitor = new NftMonitor(systemTimers);
     kernel = new PolicyKernel({
       families: IP_FAMILIES,
-      nft: nftCommand(),
       onWarning: (family, message) => log.push(`${family} warned ${message}`),
     });
     enforcer = new Enforcer({

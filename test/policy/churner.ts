@@ -3,7 +3,6 @@
  * first full write, HOW `all` replaces the whole table in a loop, and any other value applies
  * changes.
  */
-import { nftCommand } from '../../nft/command.ts';
 import { PolicyBackend } from '../../policy/enforce/backend.ts';
 import { openPolicyTables } from '../../policy/enforce/rebuild.ts';
 import { type Churn, changeTo, stateOf } from './kernel-churn.ts';
@@ -11,7 +10,7 @@ import { type Churn, changeTo, stateOf } from './kernel-churn.ts';
 const [json = '', how] = process.argv.slice(2);
 const churn = JSON.parse(json) as Churn;
 const { family } = churn;
-const backend = new PolicyBackend(openPolicyTables(family), nftCommand(), {
+const backend = new PolicyBackend(openPolicyTables(family), {
   family,
   onWarning: (message) => console.error(message),
 });

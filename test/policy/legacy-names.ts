@@ -9,7 +9,6 @@ import {
   type NftOperation,
   type NftRule,
 } from '../../netlink/nftables/tables.ts';
-import type { NftCommand } from '../../nft/command.ts';
 import type { RuleTable } from '../../nft/table.ts';
 import { LEGACY_NAMES, POLICY_TABLE, STAGING_TABLE } from '../../policy/compile/policy-table.ts';
 import type { PolicyTables } from '../../policy/enforce/rebuild.ts';
@@ -52,10 +51,6 @@ export function openLegacyTables(family: IpFamily): PolicyTables {
   return { main, staging, legacyStaging: new NfTables(family, 'portwide-policy-none') };
 }
 
-export function legacyNft(nft: NftCommand): NftCommand {
-  return { ...nft, run: (script) => nft.run(oldNames(script)) };
-}
-
 function withOldNames(table: NfTables): RuleTable {
   const { transact, visitElements } = table;
   table.transact = (operations) => transact.call(table, operations.map(oldOperation));
@@ -65,6 +60,14 @@ function withOldNames(table: NfTables): RuleTable {
 
 function oldOperation(operation: NftOperation): NftOperation {
   switch (operation.action) {
+    case 'declare':
+      return {
+        ...operation,
+        declarations: operation.declarations.map((each) => ({
+          ...each,
+          name: oldNames(each.name),
+        })),
+      };
     case 'fill':
       return { action: 'fill', chain: oldChain(operation.chain) };
     case 'remove':

@@ -2,7 +2,6 @@
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { ENOENT, NetlinkError } from '../../netlink/core/error.ts';
 import { NfTables, type NftOperation, NftRefusedError } from '../../netlink/nftables/tables.ts';
-import { nftCommand } from '../../nft/command.ts';
 import { elementKeyText } from '../../nft/element.ts';
 import { NftMonitor } from '../../nft/monitor.ts';
 import type { RuleTable } from '../../nft/table.ts';
@@ -23,7 +22,7 @@ import { openPolicyTables, type PolicyTables } from '../../policy/enforce/rebuil
 import { systemTimers } from '../../sync/timers.ts';
 import { deleteTables } from '../../takeover/nft-tables.ts';
 import { dumpRules } from '../nftables/rule-dump.ts';
-import { legacyNft, openLegacyTables } from './legacy-names.ts';
+import { openLegacyTables } from './legacy-names.ts';
 
 /** A serializable `PolicyState`. */
 export interface TableState {
@@ -101,6 +100,8 @@ function logging(tables: PolicyTables, log: string[], left: Agent['left']): Poli
 
 function stepText(step: NftOperation): string {
   switch (step.action) {
+    case 'declare':
+      return step.replacesTable === true ? 'replace' : 'declare';
     case 'fill':
       return `fill ${step.chain.name}`;
     case 'remove':
@@ -136,17 +137,12 @@ export const policy = {
     const left = { operations: Infinity };
     const open = hasOldNames ? openLegacyTables : openPolicyTables;
     const tables = logging(open(family), log, left);
-    const nft = hasOldNames ? legacyNft(nftCommand()) : nftCommand();
-    const backend = new PolicyBackend(
-      tables,
-      { ...nft, run: limited(left, nft.run) },
-      {
-        family,
-        logGroup,
-        onWarning: (message, { logGroup: group, err }) =>
-          log.push(`warning: ${message} (${group}): ${(err as Error).message}`),
-      },
-    );
+    const backend = new PolicyBackend(tables, {
+      family,
+      logGroup,
+      onWarning: (message, { logGroup: group, err }) =>
+        log.push(`warning: ${message} (${group}): ${(err as Error).message}`),
+    });
     agents.set(name, { tables, backend, log, left });
   },
 
@@ -156,8 +152,8 @@ export const policy = {
   },
 
   /**
-   * Makes all later operations fail, as if the agent had been killed. Operations are nft scripts,
-   * transactions and the deletion of a table.
+   * Makes all later operations fail, as if the agent had been killed. Operations are transactions and the deletion of a
+   * table.
    */
   async policyFailAfter(name: string, operations: number): Promise<void> {
     agent(name).left.operations = operations;
@@ -316,7 +312,6 @@ export const policy = {
     fqdnContent = NOTHING;
     kernel = new PolicyKernel({
       families: [...desired.keys()],
-      nft: nftCommand(),
       onWarning: (family, message) => enforcerLog.push(`${family} warned ${message}`),
     });
     enforcer = new Enforcer({

@@ -59,7 +59,6 @@ export const HEALTHY: NodeFacts = {
   serviceRanges: { value: ['10.96.0.0/12'] },
   hasNetAdmin: true,
   kernel: { value: { version: '6.12.0', problem: undefined } },
-  nft: { value: { version: 'nftables v1.0.6', problem: undefined } },
   mode: { value: { name: 'nftables', reason: 'supported', support: { families: ['IPv4'] } } },
   startWarnings: [],
   policyProblem: undefined,

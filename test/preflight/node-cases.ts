@@ -45,11 +45,10 @@ export const NODE_CASES: readonly Case[] = [
     /^fail kernel Linux 5\.4 is too old/,
   ],
   [
-    'old nft, network policy',
-    { nft: tooOld, options: optionsWith({ networkPolicy: true }) },
-    /^fail nft/,
+    'old kernel, network policy',
+    { kernel: tooOld, options: optionsWith({ networkPolicy: true }) },
+    /^fail kernel Linux 5\.4 is too old/,
   ],
-  ['nft not installed', { nft: { notSeen: 'nft is not installed' } }, /^warn nft not seen/],
   ['mode unknown', { mode: UNKNOWN }, /^warn proxy mode not seen/],
   [
     'mode unsupported',

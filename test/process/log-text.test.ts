@@ -18,7 +18,7 @@ const line = (fields: object) =>
 describe('log-text: the log as text', () => {
   it('has time, level, message and fields in a stable format', () => {
     assert.equal(
-      line({ family: 'IPv4', err: { type: 'NftError', message: 'no such chain' } }),
+      line({ family: 'IPv4', err: { type: 'NetlinkError', message: 'no such chain' } }),
       '2026-01-01T00:00:00.000Z WARN sync failed family=IPv4 err="no such chain"\n',
     );
     assert.equal(

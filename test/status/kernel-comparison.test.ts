@@ -119,7 +119,7 @@ describe('kernel comparison: beside syncs', () => {
 
   it('finds an element that another program deleted from table portwide while other Services change all the time', async () => {
     const fake = new FakeTables();
-    const backend = new NftBackend(fake.tables, fake.nft, {
+    const backend = new NftBackend(fake.tables, {
       ...modeOptions(),
       onWarning: assert.fail,
     });

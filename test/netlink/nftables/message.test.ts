@@ -10,6 +10,7 @@ import {
   readMessages,
 } from '../../../netlink/core/message.ts';
 import { portIdFilter } from '../../../netlink/core/socket-filter.ts';
+import { readChain } from '../../../netlink/nftables/chain.ts';
 import { visitElements } from '../../../netlink/nftables/element.ts';
 import {
   chainsRequest,
@@ -17,7 +18,6 @@ import {
   elementsRequest,
   genidOf,
   isElementsMessage,
-  readChain,
   readNotification,
   readSet,
   readTable,

@@ -1,14 +1,18 @@
 import assert from 'node:assert/strict';
 import type { IpFamily } from '../../../api/objects.ts';
+import { baseChainText } from '../../../nft/declaration.ts';
 import { nftRuleText } from '../../../nft/rule.ts';
 import { staticChains } from '../../../policy/compile/policy-table.ts';
 
 describe('policy-table: static chains of the policy table', () => {
   const chains = (family: IpFamily, logGroup?: number) =>
     new Map(
-      staticChains({ family, logGroup }).map(({ name, hook, rules }) => [
+      staticChains({ family, logGroup }).map(({ name, base, rules }) => [
         name,
-        { hook, rules: [...rules].map(({ rule }) => nftRuleText(rule)) },
+        {
+          hook: base && baseChainText(base),
+          rules: [...rules].map(({ rule }) => nftRuleText(rule)),
+        },
       ]),
     );
 

@@ -116,7 +116,7 @@ for (const family of IP_FAMILIES) {
       await all(everything(family));
       assert.deepEqual(await state(), before);
       const [filled, committed, ...others] = await helper.call('policyLog', 'agent');
-      assert.match(filled ?? '', /^fill dns-tracked, .*, add dns-bypass 1$/);
+      assert.match(filled ?? '', /^replace, fill dns-tracked, .*, add dns-bypass 1$/);
       assert.equal(
         committed,
         'fill forward, fill input, fill output, fill dns-prerouting, fill dns-output, fill commit-marker',
@@ -288,7 +288,7 @@ for (const family of IP_FAMILIES) {
       const complete = await state();
       await helper.call('policyLog', 'agent');
       // The staging table is complete; the policy table has no rules yet.
-      await helper.call('policyFailAfter', 'agent', 4);
+      await helper.call('policyFailAfter', 'agent', 3);
       await assert.rejects(
         helper.call('policyReplaceAll', 'agent', everything(family)),
         /broken off/,
@@ -392,7 +392,7 @@ for (const family of IP_FAMILIES) {
       await queue(1);
       await helper.call('policyLog', 'agent');
       // The staging table is in force; the policy table has no rules yet.
-      await helper.call('policyFailAfter', 'agent', 4);
+      await helper.call('policyFailAfter', 'agent', 3);
       await assert.rejects(
         helper.call('policyReplaceAll', 'agent', everything(family)),
         /broken off/,

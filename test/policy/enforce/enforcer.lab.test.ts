@@ -230,7 +230,7 @@ describe('enforcer: keeps the policy tables in sync', () => {
     const fake = new FakeTables('IPv6');
     const stuck = { ...fake.tables, chains: () => new Promise<never>(() => undefined) };
     const tables = { main: stuck, staging: stuck, legacyStaging: stuck };
-    const backend = new PolicyBackend(tables, fake.nft, {
+    const backend = new PolicyBackend(tables, {
       family: 'IPv6',
       onWarning: () => {},
     });

@@ -38,10 +38,6 @@ function start() {
   let changes: PolicyChange[] = [];
   const kernel = new PolicyKernel({
     families: [FAMILY],
-    nft: {
-      check: async () => {},
-      run: (script) => (script.includes(`${STAGING_TABLE} {`) ? staging : main).nft.run(script),
-    },
     onWarning: (_, message) => log.push(message),
     open: () => ({
       main: main.tables,
@@ -90,8 +86,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     enforcer.start();
     await pass(0);
     assert.deepEqual(main.log, [
-      'replace table',
-      'rules of all, add peers 1, add egress-pods 1',
+      'replace table, rules of all, add peers 1, add egress-pods 1',
       'rules of forward,input,output,dns-prerouting,dns-output,commit-marker',
     ]);
     assert.deepEqual(staging.log, []);
@@ -110,8 +105,7 @@ describe('fake-enforcer: the policy enforcer, on tables in memory', () => {
     enforcer.start();
     await pass(0);
     assert.deepEqual(staging.log, [
-      'replace table',
-      'rules of all, add peers 1, add egress-pods 1',
+      'replace table, rules of all, add peers 1, add egress-pods 1',
       `rules of forward,input,output,dns-prerouting,dns-output,commit-marker, delete table ${POLICY_TABLE}`,
       'delete table',
     ]);

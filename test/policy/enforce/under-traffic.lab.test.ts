@@ -211,7 +211,7 @@ describe('under-traffic: enforcement without gaps while the policy table changes
         it('has no gap when the earlier agent was killed while the staging table was in force', async () => {
           await start(true);
           await writeFirst();
-          await policyLab.agent.call('policyFailAfter', family, 4);
+          await policyLab.agent.call('policyFailAfter', family, 3);
           await assert.rejects(writeFirst(), /broken off/);
           const { stdout } = await policyLab.lab.node.exec('nft', ['list', 'tables', here.ip]);
           assert.match(stdout, /portwide-policy-guard/);
@@ -236,18 +236,18 @@ describe('under-traffic: enforcement without gaps while the policy table changes
       it('enforces the old or the new state when replacing the table is interrupted at any operation', async () => {
         await all(0);
         await assertDenied(async () => {
-          for (let operations = 0; operations <= 8; operations++) {
+          for (let operations = 0; operations <= 6; operations++) {
             await all(0);
             await policyLab.agent.call('policyFailAfter', family, operations);
             const work = policyLab.agent.call('policyReplaceAll', family, stateOf(1, churn));
-            if (operations < 8) await assert.rejects(work, /broken off/);
+            if (operations < 6) await assert.rejects(work, /broken off/);
             else await work;
             await policyLab.agent.call('policyStart', family, { family });
             await here.reaches(pod, churn.always, 7000);
             await policyLab.lab.node.exec('conntrack', ['-F']);
-            // The third operation commits the staging table.
+            // The second operation commits the staging table.
             const [denied, allowed] =
-              operations < 3 ? [churn.odd, churn.even] : [churn.even, churn.odd];
+              operations < 2 ? [churn.odd, churn.even] : [churn.even, churn.odd];
             await here.reaches(pod, allowed);
             await here.isDenied(pod, denied);
           }

@@ -6,7 +6,6 @@ import { IP_FAMILIES } from '../../../api/objects.ts';
 import { addressFormatter } from '../../../netlink/core/address.ts';
 import { queueState } from '../../../netlink/nfqueue/queue.ts';
 import { NfTables } from '../../../netlink/nftables/tables.ts';
-import { nftCommand } from '../../../nft/command.ts';
 import { NftMonitor } from '../../../nft/monitor.ts';
 import type { FqdnEntry, PolicyElement } from '../../../policy/compile/change.ts';
 import { DNS_QUEUE } from '../../../policy/compile/dns-chains.ts';
@@ -68,7 +67,6 @@ const functions = {
     ];
     kernel = new PolicyKernel({
       families: IP_FAMILIES,
-      nft: nftCommand(),
       onWarning: (family, message) => say(`warned ${family}`)(message),
     });
     enforcer = new Enforcer({
