@@ -13,7 +13,7 @@ import type { Timers } from '../sync/timers.ts';
  * Milliseconds to wait for the Pods of a namespace, as long as for the Node object at the start. A namespace whose Pods
  * cannot be listed must not hold up other Services.
  */
-const LIST_TIMEOUT = 30_000;
+export const LIST_TIMEOUT = 30_000;
 
 /**
  * Milliseconds for which the watch of a namespace outlives its last Service with owned ports. A Service that changes to and

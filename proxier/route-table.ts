@@ -38,7 +38,7 @@ import type { RefusalState } from './backend.ts';
 import { type ChangeTrigger, ChangeTriggers } from './change-triggers.ts';
 import { ContestedVips } from './contested-vips.ts';
 import { EndpointAddresses } from './endpoint-addresses.ts';
-import { OwnerPods } from './owner-pods.ts';
+import { LIST_TIMEOUT, OwnerPods } from './owner-pods.ts';
 import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
 import { TakenNodePorts } from './taken-node-ports.ts';
@@ -56,7 +56,10 @@ export interface RefusalChanges {
 /** Options of the RouteTable. */
 export interface RouteTableOptions extends WarningOptions {
   readonly nodeName: string;
-  /** Kinds that must be listed before rules are written; by default those needed to serve Services. */
+  /**
+   * Kinds that must be listed before rules are written; by default those needed to serve Services. The first sync waits 30 s for
+   * others.
+   */
   readonly awaitedKinds?: readonly Kind[];
   readonly allPortsEnabled: boolean;
   /** See `PortFeatures.externalIPs`; true by default. */
@@ -246,6 +249,12 @@ export class RouteTable implements ObjectSink {
     if (!this.#unsynced.delete(kind)) return;
     if (kind === 'EndpointSlice') this.#triggers.start();
     if (this.#unsynced.size === 0) this.#pods.awaitLists();
+    else if (SERVING_KINDS.every((each) => !this.#unsynced.has(each))) {
+      // The others only add rules: Services are served without them, if their list fails.
+      this.#options.timers?.set(() => {
+        for (const each of [...this.#unsynced]) this.synced(each);
+      }, LIST_TIMEOUT);
+    }
     this.#options.onChange();
   }
 
@@ -609,7 +618,7 @@ export class RouteTable implements ObjectSink {
   }
 }
 
-/** The listed ports and node ports, each of which is one key in the kernel. Services with ranges of one VIP have slots of their own. */
+/** The listed ports and node ports: each is one key in the kernel. Services with ranges of one VIP have slots of their own. */
 function* placesOf(ports: Iterable<ServedPort | Route>): Iterable<string> {
   for (const port of ports) {
     const { match, nodePort, family } = port;

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { type Node, POLICY_KINDS, SERVING_KINDS, type Service } from '../../api/objects.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
 import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { FakeTimers } from '../sync/fake-timers.ts';
 
 const newTable = () =>
   new RouteTable({ nodeName: 'node-a', allPortsEnabled: true, onChange: () => {} });
@@ -188,6 +189,25 @@ describe('route-table: incremental resolution', () => {
     assert.deepEqual([table.isSynced, [...table.unsynced]], [false, ['ServiceCIDR']]);
     table.synced('ServiceCIDR');
     assert.equal(table.isSynced, true);
+  });
+
+  it('serves after 30 seconds, though a kind that Services do not need cannot be listed', () => {
+    const timers = new FakeTimers();
+    let changes = 0;
+    const table = new RouteTable({
+      nodeName: 'node-a',
+      allPortsEnabled: true,
+      awaitedKinds: [...SERVING_KINDS, 'ServiceCIDR'],
+      timers,
+      onChange: () => changes++,
+    });
+    timers.advance(60_000);
+    for (const kind of SERVING_KINDS) table.synced(kind);
+    timers.advance(29_999);
+    assert.equal(table.isSynced, false);
+    const before = changes;
+    timers.advance(1);
+    assert.deepEqual([table.isSynced, changes > before], [true, true]);
   });
 
   it('reports refusals when they are raised and cleared', () => {
