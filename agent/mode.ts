@@ -89,8 +89,8 @@ export interface ModeDefinition {
 
 /** As many as one sync writes in less than 0.1 s: four VIPs with the most ranges. */
 const IPTABLES_RANGES: RangeLimit = { max: 4096, unit: 'ranges' };
-/** An ipset stores each port. Two VIPs with all ports of a protocol, and 8 MiB. */
-const IPSET_PORTS: RangeLimit = { max: 2 ** 17, unit: 'ports' };
+/** An ipset stores each port. Eight VIPs with all ports of a protocol, and 30 MiB. */
+const IPSET_PORTS: RangeLimit = { max: 2 ** 19, unit: 'ports' };
 
 const MODES: Readonly<Record<ProxyMode, ModeDefinition>> = {
   nftables: {

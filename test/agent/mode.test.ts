@@ -31,7 +31,7 @@ describe('mode: pickMode', () => {
     const byRules = { max: 4096, unit: 'ranges' };
     assert.equal(await limitIn({ proxyMode: 'nftables' }), undefined);
     assert.deepEqual(await limitIn({ proxyMode: 'iptables' }), byRules);
-    assert.deepEqual(await limitIn({ proxyMode: 'ipvs' }), { max: 131_072, unit: 'ports' });
+    assert.deepEqual(await limitIn({ proxyMode: 'ipvs' }), { max: 524_288, unit: 'ports' });
     assert.deepEqual(await limitIn({ proxyMode: 'ipvs', ipvsAllPorts: 'iptables' }), byRules);
   });
 });
