@@ -416,7 +416,8 @@ export class NftBackend implements Backend {
   }
 
   /**
-   * Replaces an incompatible table in one transaction, so that packets find the old table or the new one. It is large only
+   * Replaces an incompatible table in one transaction. Its hooks change one after the other, so a packet may pass some of
+   * the old table and some of the new one; only packets without connection tracking depend on both. It is large only
    * at the first sync of a new version, when the agent does not yet watch nf_tables (see `ELEMENTS_PER_TRANSACTION`).
    * Session affinity is reset.
    */
@@ -424,7 +425,8 @@ export class NftBackend implements Backend {
     this.#options.onWarning('replacing an nftables table of an incompatible version', {
       table: TABLE,
       reason: refusal.message,
-      effect: 'connections continue; session affinity is reset',
+      effect:
+        'connections continue; session affinity is reset; some UDP packets to ports owned by pods may be lost',
     });
     const elements = [...this.#plan.snapshot()].flatMap((each) => each.elements);
     const chains = [...this.#plan.chains()];

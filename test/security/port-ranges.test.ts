@@ -18,7 +18,7 @@ const first = (shift: number) => 20_000 + shift;
 
 for (const { mode, number, budget } of [
   { mode: 'nftables', number: 40, budget: undefined },
-  { mode: 'iptables', number: 3, budget: 2048 },
+  { mode: 'iptables', number: 5, budget: 4096 },
 ])
   describe(`port ranges of a hostile tenant, mode ${mode}`, function () {
     this.timeout(2 * WAIT);
