@@ -417,7 +417,7 @@ export class NftBackend implements Backend {
 
   /**
    * Replaces an incompatible table in one transaction. Its hooks change one after the other, so a packet may pass some of
-   * the old table and some of the new one; only packets without connection tracking depend on both. It is large only
+   * the old table and some of the new one. Only packets without connection tracking depend on both. It is large only
    * at the first sync of a new version, when the agent does not yet watch nf_tables (see `ELEMENTS_PER_TRANSACTION`).
    * Session affinity is reset.
    */
