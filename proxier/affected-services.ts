@@ -13,22 +13,16 @@ export interface TakeLimits {
   readonly ranges: number;
 }
 
-/** A Service with ranges, or a large one. */
-interface Costly {
-  readonly cost: number;
-  /** See `AffectedServices.add`. */
-  readonly places: readonly string[];
-}
-
 /** One `take` in so many begins with the Service that has waited longest, or many changes of small ones could hold it up for ever. */
 const TAKES_BY_COST = 8;
 
 /** Orders affected Services by what they cost, so that a change of an ordinary Service waits for no large one. */
 export class AffectedServices {
   readonly #ordinary = new Set<ObjectKey>();
-  /** The longest wait first. */
-  readonly #costly = new Map<ObjectKey, Costly>();
-  /** Costly Services by place. */
+  /** Costs of costly Services, the longest wait first. */
+  readonly #costly = new Map<ObjectKey, number>();
+  /** See `add`. */
+  readonly #places = new Map<ObjectKey, ReadonlySet<string>>();
   readonly #byPlace = new Map<string, Set<ObjectKey>>();
   #takes = 0;
 
@@ -47,24 +41,26 @@ export class AffectedServices {
 
   /**
    * @param cost what the Service costs or cost before; 0 for an ordinary Service.
-   * @param places listed ports and node ports of its Routes until it is taken; called for a costly Service only.
+   * @param places listed ports and node ports of its Routes until it is taken; called if it does not wait yet.
    */
   add(key: ObjectKey, cost: number, places: () => Iterable<string>): void {
+    if (!this.has(key)) {
+      const known = new Set(places());
+      this.#places.set(key, known);
+      for (const place of known) getOrCreate(this.#byPlace, place, () => new Set()).add(key);
+    }
     const before = this.#costly.get(key);
     if (cost === 0 && before === undefined) {
       this.#ordinary.add(key);
       return;
     }
     this.#ordinary.delete(key);
-    const known = before?.places ?? [...new Set(places())];
-    this.#costly.set(key, { cost: Math.max(cost, before?.cost ?? 0), places: known });
-    for (const place of known) getOrCreate(this.#byPlace, place, () => new Set()).add(key);
+    this.#costly.set(key, Math.max(cost, before ?? 0));
   }
 
-  /** Adds a Service that waits for no other, whatever it costs. */
-  addUrgent(key: ObjectKey): void {
-    this.#remove(key);
-    this.#ordinary.add(key);
+  /** Lets a Service that was added wait for no other, whatever it costs. */
+  hurry(key: ObjectKey): void {
+    if (this.#costly.delete(key)) this.#ordinary.add(key);
   }
 
   /** Returns the next Services, and removes them. */
@@ -72,7 +68,7 @@ export class AffectedServices {
     const taken: ObjectKey[] = [];
     for (const key of this.#ordinary) {
       if (taken.length >= services) break;
-      this.#ordinary.delete(key);
+      this.#remove(key);
       taken.push(key);
     }
     if (ranges === 0 || this.#costly.size === 0) return taken;
@@ -80,7 +76,7 @@ export class AffectedServices {
     this.#takes += 1;
     const byAge = [...this.#costly];
     const first = this.#takes % TAKES_BY_COST === 0 ? byAge.splice(0, 1) : [];
-    for (const [key, { cost }] of [...first, ...byAge.sort(([, a], [, b]) => a.cost - b.cost)]) {
+    for (const [key, cost] of [...first, ...byAge.sort(([, a], [, b]) => a - b)]) {
       if (cost > left && left < ranges) break;
       left -= cost;
       this.#remove(key);
@@ -90,7 +86,7 @@ export class AffectedServices {
   }
 
   /**
-   * Returns the costly Services with Routes in a place, and removes them. A Service that gets a port there must be resolved
+   * Returns the waiting Services with Routes in a place, and removes them. A Service that gets a port there must be resolved
    * together with the one that loses it: the port of a VIP is one key in the kernel.
    */
   takeAt(place: string): ObjectKey[] {
@@ -100,11 +96,13 @@ export class AffectedServices {
   }
 
   #remove(key: ObjectKey): void {
-    for (const place of this.#costly.get(key)?.places ?? []) {
+    this.#ordinary.delete(key);
+    this.#costly.delete(key);
+    for (const place of this.#places.get(key) ?? []) {
       const keys = this.#byPlace.get(place);
       keys?.delete(key);
       if (keys?.size === 0) this.#byPlace.delete(place);
     }
-    this.#costly.delete(key);
+    this.#places.delete(key);
   }
 }

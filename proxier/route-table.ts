@@ -265,9 +265,11 @@ export class RouteTable implements ObjectSink {
       addresses.size === before.size && [...addresses].every((each) => before.has(each));
     if (isSame) return;
     this.#nodeAddresses = addresses;
-    // A Service lets go of an address of the node at once, whatever it costs.
-    for (const key of this.#vipConflicts.setNodeAddresses(addresses)) this.#affected.addUrgent(key);
     this.#affect(this.#takenNodePorts.setNodeAddresses(addresses, this.routes()));
+    const holders = this.#vipConflicts.setNodeAddresses(addresses);
+    this.#affect(holders);
+    // A Service lets go of an address of the node at once, whatever it costs.
+    for (const key of holders) this.#affected.hurry(key);
     this.#options.onChange();
   }
 

@@ -44,15 +44,20 @@ describe('affected-services: order of changes', () => {
     assert.deepEqual(large, ['big', 'bigger']);
   });
 
-  it('takes costly Services by a place where they have Routes, once', () => {
+  it('takes waiting Services by a place where they have Routes, once', () => {
     const affected = new AffectedServices();
     affected.add('big', 900, () => ['one', 'two', 'one']);
     affected.add('big', 901, () => assert.fail('its Routes are known'));
     affected.add('other', 5, () => ['two']);
-    affected.add('ordinary', 0, () => assert.fail('an ordinary Service'));
+    affected.add('ordinary', 0, () => ['three']);
     assert.deepEqual(affected.takeAt('one'), ['big']);
+    assert.deepEqual(affected.takeAt('three'), ['ordinary']);
+    affected.add('large', 7, () => ['three']);
+    affected.hurry('large');
+    assert.deepEqual(affected.take({ services: 1, ranges: 0 }), ['large']);
+    assert.deepEqual(affected.takeAt('three'), []);
     assert.deepEqual(affected.takeAt('two'), ['other']);
     assert.deepEqual(affected.takeAt('two'), []);
-    assert.equal(affected.size, 1);
+    assert.equal(affected.size, 0);
   });
 });

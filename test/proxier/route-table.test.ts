@@ -692,6 +692,19 @@ describe('route-table: Services that wait for ordinary ones', () => {
     assert.ok(table.hasChanges);
   });
 
+  it('a Service gets a port together with the ordinary one that gives it up, though that waits behind it', () => {
+    const first = other({ name: 'old', key: 'default/old', creationTimestamp: '2026-01-01' });
+    const table = start(first, other());
+    table.upsert(other({ affinitySeconds: 10 }));
+    table.upsert({ ...first, loadBalancerIngress: [] });
+    const { upserts, removals } = table.takeChanges({ services: 1, ranges: 0 }).routes;
+    const vips = [...upserts, ...removals].map((each) => [each.serviceKey, each.loadBalancerIPs]);
+    assert.deepEqual(vips.sort(), [
+      ['default/old', []],
+      ['default/web', [SHARED]],
+    ]);
+  });
+
   it('a Service with ranges waits for nothing when its VIP becomes an address of the node', () => {
     const table = start(ranged('1000-2000'));
     table.setNodeAddresses(new Set([SHARED]));
