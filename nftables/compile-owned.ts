@@ -50,12 +50,12 @@ export function* compileOwnedSteps(
     return { kind: 'goto', chain: chain.name };
   };
 
+  const ranges = plan.match.kind === 'ranges' ? plan.match.ranges : [];
   /** VIPs with loadBalancerSourceRanges and owned UDP ports. */
   const restricted = new Set<string>();
   for (const { vip, sources, healthCheckPort } of plan.vips) {
     const address = addressBytes(vip);
     const shared = sharing.get(vip) ?? notShared('ranges');
-    const ranges = plan.match.kind === 'ranges' ? plan.match.ranges : [];
     const key = slotKey(address, shared.slot);
     const translated = (): NftVerdict => {
       // UDP packets to a slice with an owner do not come here: they are not tracked.
@@ -105,8 +105,9 @@ export function* compileOwnedSteps(
   /** Whether one lookup finds the slice, see `exact-slice-chains.ts`. */
   const isExact = ({ from, to }: PortRange) =>
     exactSize !== undefined && from % exactSize === 0 && to - from + 1 === exactSize;
-  const hasExactSlices = ({ from, to }: PortRange) =>
-    exactSize !== undefined && from % exactSize === 0 && to - from + 1 >= exactSize;
+  const startsExact = ({ from }: PortRange) => exactSize !== undefined && from % exactSize === 0;
+  const hasExactSlices = (range: PortRange) =>
+    startsExact(range) && range.to - range.from + 1 >= owned.portsPerPod;
   const addExact = (map: Parameters<typeof exactMap>[0], slice: SliceTranslation) => {
     if (exactSize === undefined) return;
     const key = sliceKey(addressBytes(slice.address), 'UDP', slice.ports.from);
@@ -124,29 +125,23 @@ export function* compileOwnedSteps(
   const addAddress = (address: string) => {
     if (once(address)) add('owned-addresses', { key: addressBytes(address) });
   };
-  /** Leads UDP packets to and from an address to the chains of its part. */
+  /** Leads UDP packets to and from an address to the chains of its part. Each address counts, see `changedOwners`. */
   const addRanges = (address: string) => {
     addAddress(address);
+    if (!once(`ranges ${address}`)) return;
     const part = partOf(addressBytes(address));
-    if (!once(`part ${part}`)) return;
     const { destinations, sources, speakers } = partChains(part, options);
     jump('owned-destinations', part, destinations);
     jump('owned-sources', part, sources);
     jump('owned-speakers', part, speakers);
   };
-  let [hasExact, hasRanges] = [false, false];
   for (const slice of owned.inbound) {
     yield undefined;
     const { address, ports, becomes, node } = slice;
     if (ports.protocol === 'UDP') {
       if (restricted.has(address)) addSlice('restricted-udp-owners', slice);
-      else if (isExact(ports)) {
-        addExact('udp-owners', slice);
-        hasExact = true;
-      } else {
-        addSlice('udp-owners', slice);
-        hasRanges = true;
-      }
+      else if (isExact(ports)) addExact('udp-owners', slice);
+      else addSlice('udp-owners', slice);
       continue;
     }
     addSlice(node === 'this' ? 'tracked-owners' : 'remote-owners', slice);
@@ -161,20 +156,17 @@ export function* compileOwnedSteps(
     if (isExact(slice.ports)) {
       addExact('udp-owner-vips', slice);
       addAddress(slice.address);
-      hasExact = true;
     } else {
       addSlice('udp-owner-vips', slice);
       addRanges(slice.address);
-      hasRanges = true;
     }
   }
   if (owned.speaker !== undefined) {
     const { vip, ports } = owned.speaker;
-    // Without slices, too, some chains must look up the VIPs: the chains that the first slices will need.
-    if (!hasExact && !hasRanges) {
-      hasExact = ports.some(hasExactSlices);
-      hasRanges = !hasExact;
-    }
+    // The chains that slices may need: without owners, too, chains must look up the VIPs.
+    const udp = ranges.filter(({ protocol }) => protocol === 'UDP');
+    const hasExact = udp.some(hasExactSlices);
+    const hasRanges = !hasExact || owned.hasParts || !udp.every(startsExact);
     for (const each of plan.vips) {
       add('owned-vips', { key: addressBytes(each.vip) });
       if (hasRanges) addRanges(each.vip);

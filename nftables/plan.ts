@@ -15,6 +15,7 @@ import {
   trafficPlan,
 } from '../traffic/plan.ts';
 import { type NftChain, withJumpTargets } from './chains.ts';
+import { changedOwners } from './changed-owners.ts';
 import { type CompiledNftPlan, compileSteps, EMPTY_NFT_PLAN, type VipSharing } from './compile.ts';
 import { elementId, type MapElement } from './element.ts';
 import { elementDiffSteps, isRemovedFirst } from './element-diff.ts';
@@ -194,8 +195,9 @@ export class NftPlan {
       if (change === 1) chains.push(...compiled.chains);
     }
     for (const [old, now] of routes) {
-      yield* collect(old, before, -1);
-      yield* collect(now, after, 1);
+      const [was, is] = old && now ? changedOwners(old, now) : [old, now];
+      yield* collect(was, before, -1);
+      yield* collect(is, after, 1);
       yield undefined;
     }
     const { deletes, adds, cleanup } = yield* elementDiffSteps(before, after, this.#options.family);

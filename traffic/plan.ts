@@ -93,6 +93,8 @@ export interface OwnedPlan {
   readonly speaker: { readonly vip: string; readonly ports: readonly PortRange[] } | undefined;
   /** Ports of a whole slice. */
   readonly portsPerPod: number;
+  /** Whether UDP slices may be parts only, because another Service has some of the ports. */
+  readonly hasParts: boolean;
 }
 
 /** Everything that a backend renders of a Route. */
@@ -228,13 +230,15 @@ function ownedPlan(
       }
     }
   }
+  const udpTaken = taken.get(udpVip ?? '') ?? [];
   const udp = withoutRanges(
     ranges.filter(({ protocol }) => protocol === 'UDP'),
-    taken.get(udpVip ?? '') ?? [],
+    udpTaken,
   );
   const speaker =
     udpVip === undefined || udp.length === 0 ? undefined : { vip: udpVip, ports: udp };
-  return { inbound, outbound, speaker, portsPerPod };
+  const hasParts = udpTaken.length > 0 || (spokenFor?.size ?? 0) > 0;
+  return { inbound, outbound, speaker, portsPerPod, hasParts };
 }
 
 /** Whether the plan of a Route depends on the node's addresses, see `allowsOwnVips`. */

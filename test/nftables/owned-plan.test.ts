@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
+import fc from 'fast-check';
 import type { PortRange } from '../../api/ports.ts';
 import type { Steps } from '../../api/steps.ts';
+import { elementId, type MapElement } from '../../nftables/element.ts';
 import { phaseSteps } from '../../nftables/phases.ts';
 import { NftPlan } from '../../nftables/plan.ts';
 import type { OwnedSlices, Route } from '../../services/route.ts';
@@ -36,6 +38,10 @@ function spoken(plan: NftPlan): string[] {
     .filter(([map]) => map.startsWith('udp-owner-vips'))
     .flatMap(([, texts]) => texts ?? [])
     .sort();
+}
+
+function idOf(element: MapElement): string {
+  return JSON.stringify([elementId(element), 'data' in element ? element.data : undefined]);
 }
 
 /** Runs a computation to its end. @returns its result with the number of its steps. */
@@ -142,9 +148,64 @@ describe('plan: a Service with owned ports, and no owner yet', () => {
       [[udp(20_480, 21_503)], 128, 'owned-prerouting-of-128'],
       [[udp(20_000, 20_999)], 128, 'owned-prerouting'],
       [[udp(20_000, 20_999)], 100, 'owned-prerouting'],
-      [[udp(20_480, 21_503), udp(22_000, 22_999)], 128, 'owned-prerouting-of-128'],
+      [
+        [udp(20_480, 21_503), udp(22_000, 22_999)],
+        128,
+        'owned-prerouting',
+        'owned-prerouting-of-128',
+      ],
     ] as const)
       assert.deepEqual(baseChains({ ranges, portsPerPod }), expected, `${portsPerPod}`);
+  });
+});
+
+describe('plan: changes of owners', () => {
+  const owner = fc.record({
+    ordinal: fc.nat(4),
+    // Two with each last byte: these have the same chains.
+    address: fc.nat(5).map((number) => `10.244.${number % 2}.${number >> 1}`),
+    serves: fc.boolean(),
+    node: fc.constantFrom('this' as const, 'other' as const),
+  });
+  const owners = fc
+    .uniqueArray(owner, { selector: ({ ordinal }) => ordinal, maxLength: 5 })
+    .map((all) => all.sort((a, b) => a.ordinal - b.ordinal));
+  const tcp = { ...udp(20_000, 20_999), protocol: 'TCP' as const };
+  const frame = fc.record({
+    ranges: fc.subarray([udp(20_480, 21_503), udp(22_000, 22_639), tcp], { minLength: 1 }),
+    portsPerPod: fc.constantFrom(100, 128),
+    taken: fc.constantFrom(new Map(), new Map([[VIP, [udp(20_500, 20_610)]]])),
+  });
+
+  it('give what a plan from scratch has, whatever addresses and ports Services share', () => {
+    const state = fc.record({ id: fc.constantFrom('a', 'b'), frame, owners });
+    fc.assert(
+      fc.property(fc.array(state, { minLength: 2, maxLength: 8 }), frame, (states, fixed) => {
+        const plan = planOf();
+        for (const _ of plan.snapshot());
+        const elements = new Set<string>();
+        const latest = new Map<string, Route>();
+        for (const { id, frame: other, owners: all } of states) {
+          // Mostly the owners change, and nothing else.
+          const fields = { ...(id === 'a' && all.length === 5 ? other : fixed), owners: all };
+          const next = owning(id, id === 'a' ? VIP : OTHER_VIP, fields);
+          latest.set(id, next);
+          plan.update([next], []);
+          const { deletes, cleanup, adds } = plan.diff();
+          for (const element of [...deletes, ...cleanup])
+            assert.ok(elements.delete(idOf(element)), `absent: ${idOf(element)}`);
+          for (const element of adds) {
+            assert.ok(!elements.has(idOf(element)), `twice: ${idOf(element)}`);
+            elements.add(idOf(element));
+          }
+          const wanted = [...planOf(...latest.values()).snapshot()].flatMap((part) =>
+            part.elements.map(idOf),
+          );
+          assert.deepEqual([...elements].sort(), wanted.sort());
+        }
+      }),
+      { numRuns: 300 },
+    );
   });
 });
 
@@ -179,6 +240,20 @@ describe('plan: a Service with many slices', () => {
     const ordered = counted(phaseSteps(moved.result, 'IPv4'));
     assert.ok(ordered.steps > moved.result.adds.length + deletes.length, `${ordered.steps}`);
     assert.ok(cleanup.length > 2 * COUNT);
+  });
+
+  it('changes at the cost of the owners that change', () => {
+    const plan = planOf(media(0));
+    for (const _ of plan.snapshot());
+    const before = media(0);
+    const owners = before.owned?.owners.map((owner) =>
+      owner.ordinal === 7 ? { ...owner, address: '10.244.200.1' } : owner,
+    );
+    plan.update([owning('media', VIP, { ...before.owned, owners: owners ?? [] })], []);
+    const { steps, result } = counted(plan.diffSteps());
+    assert.ok(steps < 100, `${steps}`);
+    assert.ok(result.adds.length > 2, `${result.adds.length}`);
+    assert.equal(result.deletes.length, 1);
   });
 
   it('is in many parts of a snapshot', () => {
