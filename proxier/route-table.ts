@@ -43,7 +43,11 @@ import { RouteCounts } from './route-counts.ts';
 import { ServiceSlices } from './service-slices.ts';
 import { TakenNodePorts } from './taken-node-ports.ts';
 import { UdpOwners } from './udp-owners.ts';
-import { type WarningOptions, WarningsInForce } from './warnings-in-force.ts';
+import {
+  type EndpointsWithoutSlice,
+  type WarningOptions,
+  WarningsInForce,
+} from './warnings-in-force.ts';
 
 /** New and ended refusals, and new warnings, for logs and Events. */
 export interface RefusalChanges {
@@ -107,6 +111,7 @@ export interface InspectedService extends ServiceState {
 /** Everything derived from the objects of one Service. */
 interface Resolved {
   readonly routes: Map<string, Route>;
+  readonly withoutSlice: readonly EndpointsWithoutSlice[];
   /** Whether the Service is refused as a whole. */
   readonly isRefused: boolean;
   readonly refusals: readonly ServiceRefusal[];
@@ -393,6 +398,7 @@ export class RouteTable implements ObjectSink {
         if (old !== undefined) before.set(route.id, old);
       }
       setList(this.#routes, key, [...routes.values()]);
+      this.#warnings.setWithoutSlice(key, resolved.withoutSlice);
       this.#withOwnedPorts.set(key, this.#ownsPorts(key) ? this.#slices.of(key) : []);
 
       const state = this.#recordRefusal(key, resolved.isRefused);
@@ -468,15 +474,15 @@ export class RouteTable implements ObjectSink {
       takenNodePorts: this.#takenNodePorts.of(routes),
       otherSpeakers: new Map(routes.flatMap((route) => [...this.#udpOwners.winners(route)])),
       nodeAddresses: this.#nodeAddresses,
-      node: this.topology,
-      pods: this.#pods,
     });
   }
 
   #resolve(key: ObjectKey): Resolved {
     const routes = new Map<string, Route>();
     const state = this.#services.get(key);
-    if (state === undefined) return { routes, isRefused: false, refusals: [], health: [] };
+    const withoutSlice: EndpointsWithoutSlice[] = [];
+    if (state === undefined)
+      return { routes, withoutSlice, isRefused: false, refusals: [], health: [] };
     const refused = this.#vipConflicts.refusals(key);
     const slices = this.#slices.of(key);
     const context: RouteContext = {
@@ -486,12 +492,15 @@ export class RouteTable implements ObjectSink {
       portsTakenFrom: (port, vip) => this.#vipConflicts.portsTakenFrom(port, vip),
     };
     for (const port of state.served.ports) {
-      const route = resolveRoute(state.service, port, slices, context);
-      if (route === undefined) continue;
+      const resolved = resolveRoute(state.service, port, slices, context);
+      if (resolved === undefined) continue;
+      const { route, withoutSlice: endpoints } = resolved;
       routes.set(route.id, route);
+      if (endpoints.length > 0) withoutSlice.push({ family: route.family, endpoints });
     }
     return {
       routes,
+      withoutSlice,
       isRefused: state.served.refusals.length > 0,
       refusals: [...state.served.refusals, ...new Set(refused.values())],
       health: serviceHealth(key, state.served.ports, refused, slices, this.#options.nodeName),

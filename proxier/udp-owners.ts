@@ -1,4 +1,5 @@
 /** Routes with owned UDP ports by the address of an owner, to find pods that own one port by several Services. */
+import { setList } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import { type PortRange, rangesOverlap } from '../api/ports.ts';
 import type { Route } from '../services/route.ts';
@@ -6,11 +7,14 @@ import { winnerText } from '../services/vip-conflicts.ts';
 import { spokenPorts } from '../traffic/plan.ts';
 
 export class UdpOwners {
-  readonly #routes = new Map<string, readonly Route[]>();
+  /** By id. */
+  readonly #routes = new Map<string, Route>();
+  /** Ids of Routes by the address of an owner. */
+  readonly #idsByAddress = new Map<string, readonly string[]>();
 
   /** Routes by which the endpoint with an address owns UDP ports. */
   routesOf(address: string): readonly Route[] {
-    return this.#routes.get(address) ?? [];
+    return this.#idsOf(address).flatMap((id) => this.#routes.get(id) ?? []);
   }
 
   /**
@@ -18,19 +22,30 @@ export class UdpOwners {
    * @returns other Services that share an owner with the Route: `winners` of their Routes may have changed.
    */
   replaceRoute(before: Route | undefined, after: Route | undefined): Set<ObjectKey> {
+    const id = after?.id ?? before?.id ?? '';
+    const [old, now] = [before, after].map((route) => new Set(ownersOfUdp(route)));
+    if (after === undefined || now?.size === 0) this.#routes.delete(id);
+    else this.#routes.set(id, after);
+    for (const address of old ?? []) {
+      if (now?.has(address)) continue;
+      const others = this.#idsOf(address).filter((other) => other !== id);
+      setList(this.#idsByAddress, address, others);
+    }
+    for (const address of now ?? []) {
+      if (old?.has(address)) continue;
+      this.#idsByAddress.set(address, this.#idsOf(address).concat(id));
+    }
     const sharing = new Set<ObjectKey>();
-    const replace = (route: Route | undefined, isPresent: boolean) => {
-      for (const address of ownersOfUdp(route)) {
-        const others = this.routesOf(address).filter(({ id }) => id !== route?.id);
-        for (const { serviceKey } of others) sharing.add(serviceKey);
-        const all = isPresent && route !== undefined ? [...others, route] : others;
-        if (all.length > 0) this.#routes.set(address, all);
-        else this.#routes.delete(address);
-      }
-    };
-    replace(before, false);
-    replace(after, true);
+    for (const address of [...(old ?? []), ...(now ?? [])]) {
+      if (this.#idsOf(address).every((other) => other === id)) continue;
+      for (const other of this.routesOf(address))
+        if (other.id !== id) sharing.add(other.serviceKey);
+    }
     return sharing;
+  }
+
+  #idsOf(address: string): readonly string[] {
+    return this.#idsByAddress.get(address) ?? [];
   }
 
   /**

@@ -1,9 +1,8 @@
 /** The warnings of each Service, so that each warning is reported once. */
 import { setList } from '../api/collections.ts';
-import type { EndpointSlice, ObjectKey, Service } from '../api/objects.ts';
+import type { EndpointSlice, IpFamily, ObjectKey, Service } from '../api/objects.ts';
 import { candidatesForAllPorts } from '../endpoints/select.ts';
 import { type EndpointWithoutSlice, HOLDER_REASONS } from '../endpoints/slice-owners.ts';
-import { ownersOf, type RouteContext } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import type { ServedService } from '../services/served-ports.ts';
 import {
@@ -53,8 +52,12 @@ interface WarningInputs {
   /** See `speakerWarnings`. */
   readonly otherSpeakers: ReadonlyMap<ObjectKey, string>;
   readonly nodeAddresses: ReadonlySet<string>;
-  readonly node: RouteContext['node'];
-  readonly pods: RouteContext['pods'];
+}
+
+/** Endpoints of one family that own none of the ports that pods own by a Service. */
+export interface EndpointsWithoutSlice {
+  readonly family: IpFamily;
+  readonly endpoints: readonly EndpointWithoutSlice[];
 }
 
 export class WarningsInForce {
@@ -63,8 +66,7 @@ export class WarningsInForce {
   /** Services that hide a listener of the node. */
   readonly #onListenerPorts = new Set<ObjectKey>();
   readonly #withoutPod: PersistentStates;
-  /** Endpoints that own nothing, of each Service with owned ports. */
-  readonly #withoutSlice = new Map<ObjectKey, readonly EndpointWithoutSlice[]>();
+  readonly #withoutSlice = new Map<ObjectKey, readonly EndpointsWithoutSlice[]>();
 
   /** @param onDue Called for a Service whose warnings must be updated, although nothing has changed. */
   constructor(options: WarningOptions, onDue: (service: ObjectKey) => void) {
@@ -85,10 +87,15 @@ export class WarningsInForce {
   /** Numbers of endpoints that own no ports, although pods own the ports of their Service, by reason. */
   withoutSlice(): Map<EndpointWithoutSlice['reason'], number> {
     const counts = new Map<EndpointWithoutSlice['reason'], number>();
-    for (const all of this.#withoutSlice.values()) {
-      for (const { reason } of all) counts.set(reason, (counts.get(reason) ?? 0) + 1);
+    for (const { endpoints } of [...this.#withoutSlice.values()].flat()) {
+      for (const { reason } of endpoints) counts.set(reason, (counts.get(reason) ?? 0) + 1);
     }
     return counts;
+  }
+
+  /** Replaces the endpoints of a Service that own nothing. */
+  setWithoutSlice(service: ObjectKey, withoutSlice: readonly EndpointsWithoutSlice[]): void {
+    setList(this.#withoutSlice, service, withoutSlice);
   }
 
   /** Computes the warnings of a Service. @returns warnings that were not in force before. */
@@ -126,27 +133,19 @@ export class WarningsInForce {
       ...contestWarnings(serviceKey, contestedVips),
       ...takenNodePortWarnings(serviceKey, takenNodePorts),
       ...speakerWarnings(serviceKey, otherSpeakers),
-      ...this.#ofOwnership(serviceKey, inputs),
+      ...this.#ofOwnership(serviceKey, slices),
     ];
   }
 
-  #ofOwnership(
-    serviceKey: ObjectKey,
-    { state, slices, node, pods }: WarningInputs,
-  ): ServiceWarning[] {
-    const owned = (state?.served.ports ?? []).flatMap((port) => {
-      if (state === undefined || port.ownership === undefined) return [];
-      const { others } = ownersOf(state.service, port, port.ownership.ports, slices, node, pods);
-      return [{ family: port.family, others }];
-    });
-    const all = owned.flatMap(({ others }) => others);
-    setList(this.#withoutSlice, serviceKey, all);
+  #ofOwnership(serviceKey: ObjectKey, slices: readonly EndpointSlice[]): ServiceWarning[] {
     const isWithoutPod = ({ reason }: EndpointWithoutSlice) => reason === HOLDER_REASONS.none;
-    const isPersistent = this.#withoutPod.update(serviceKey, all.some(isWithoutPod));
+    const withoutSlice = this.#withoutSlice.get(serviceKey) ?? [];
+    const isAnyWithoutPod = withoutSlice.some(({ endpoints }) => endpoints.some(isWithoutPod));
+    const isPersistent = this.#withoutPod.update(serviceKey, isAnyWithoutPod);
     return withoutRepeats(
-      owned.flatMap(({ family, others }) => {
+      withoutSlice.flatMap(({ family, endpoints }) => {
         const candidates = () => candidatesForAllPorts(slices, family);
-        const reported = others.filter((other) => isPersistent || !isWithoutPod(other));
+        const reported = endpoints.filter((each) => isPersistent || !isWithoutPod(each));
         return ownershipWarnings(serviceKey, candidates, reported);
       }),
     );

@@ -13,7 +13,12 @@ import {
   type NodeTopology,
   selectEndpoints,
 } from '../endpoints/select.ts';
-import { type AddressHolders, type SliceOwners, sliceOwners } from '../endpoints/slice-owners.ts';
+import {
+  type AddressHolders,
+  type SliceOwner,
+  type SliceOwners,
+  sliceOwners,
+} from '../endpoints/slice-owners.ts';
 import { type Route, vipsOf } from './route.ts';
 import type { Ownership, ServedPort } from './served-ports.ts';
 import { grantKey, nodePortGrantKey } from './vip-conflicts.ts';
@@ -30,6 +35,12 @@ export interface RouteContext {
   readonly portsTakenFrom: (port: ServedPort, vip: string) => readonly PortRange[];
 }
 
+/** A Route, and the endpoints that own none of its ports although pods own them. */
+export interface ResolvedRoute {
+  readonly route: Route;
+  readonly withoutSlice: SliceOwners['others'];
+}
+
 /**
  * Resolves one served port to a Route.
  * @returns undefined if every VIP and the node port are refused.
@@ -39,7 +50,7 @@ export function resolveRoute(
   port: ServedPort,
   slices: Iterable<EndpointSlice>,
   context: RouteContext,
-): Route | undefined {
+): ResolvedRoute | undefined {
   const { refused, node } = context;
   const granted = (vip: string) => !refused.has(grantKey(port.id, vip));
   const clusterIP = granted(port.clusterIP) ? port.clusterIP : undefined;
@@ -69,11 +80,17 @@ export function resolveRoute(
     sourceRanges: port.sourceRanges,
   };
   if (port.ownership !== undefined) {
-    return { ...common, ...ownedFields(service, common, port, port.ownership, slices, context) };
+    const { ports } = port.ownership;
+    const { owners, others } = ownersOf(service, port, ports, slices, node, context.pods);
+    const route = {
+      ...common,
+      ...ownedFields(service, common, port, port.ownership, owners, context),
+    };
+    return { route, withoutSlice: others };
   }
   const policy = endpointPolicy(service, external);
   const endpoints = selectEndpoints(candidatesOf(port, slices), policy, node);
-  return {
+  const route: Route = {
     ...common,
     internalLocal,
     externalLocal,
@@ -86,6 +103,7 @@ export function resolveRoute(
     servingEndpoints: endpoints.serving,
     notServingEndpoints: endpoints.notServing,
   };
+  return { route, withoutSlice: [] };
 }
 
 type OwnedFields = Required<
@@ -108,10 +126,9 @@ function ownedFields(
   vips: Pick<Route, 'clusterIP' | 'externalIPs' | 'loadBalancerIPs'>,
   port: ServedPort,
   { ports, vip }: Ownership,
-  slices: Iterable<EndpointSlice>,
-  { node, pods, portsTakenFrom }: RouteContext,
+  owners: readonly SliceOwner[],
+  { portsTakenFrom }: RouteContext,
 ): OwnedFields {
-  const { owners } = ownersOf(service, port, ports, slices, node, pods);
   const endpointsOf = (serves: boolean): Endpoint[] =>
     owners
       .filter((owner) => owner.serves === serves)

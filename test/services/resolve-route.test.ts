@@ -34,14 +34,14 @@ function ownedOf(of: Service, others: readonly Service[] = []) {
   const [port] = servedPorts(of, ALL_PORT_FEATURES).ports.filter(({ ownership }) => ownership);
   assert.ok(port !== undefined);
   const pods = [endpoint('10.244.0.1', { ordinal: 0, ordinalPrefix: 'media-' })];
-  const route = resolveRoute(of, port, [slice(pods)], {
+  const resolved = resolveRoute(of, port, [slice(pods)], {
     node: { name: 'node-a', zone: undefined },
     pods: { holderOf: () => 'pod' },
     refused: conflicts.refusals(of.key),
     portsTakenFrom: (each, vip) => conflicts.portsTakenFrom(each, vip),
   });
-  assert.ok(route?.owned !== undefined);
-  return route.owned;
+  assert.ok(resolved?.route.owned !== undefined);
+  return resolved.route.owned;
 }
 
 describe('resolve-route: owned ports', () => {
