@@ -46,6 +46,30 @@ export interface SliceOwner {
   readonly node: OwnerNode;
 }
 
+/**
+ * The owners of each ordinal before and after a change.
+ * @param before, after In ascending order of ordinals.
+ */
+export function* ownerPairs(
+  before: readonly SliceOwner[],
+  after: readonly SliceOwner[],
+): Iterable<readonly [before: SliceOwner | undefined, after: SliceOwner | undefined]> {
+  let [i, j] = [0, 0];
+  while (i < before.length || j < after.length) {
+    const [old, now] = [before[i], after[j]];
+    const ordinal = Math.min(old?.ordinal ?? Infinity, now?.ordinal ?? Infinity);
+    const pair = [old, now].map((owner) => (owner?.ordinal === ordinal ? owner : undefined));
+    if (pair[0] !== undefined) i += 1;
+    if (pair[1] !== undefined) j += 1;
+    yield [pair[0], pair[1]];
+  }
+}
+
+export function isSameOwner(a: SliceOwner | undefined, b: SliceOwner | undefined): boolean {
+  if (a === undefined || b === undefined) return a === b;
+  return a.address === b.address && a.serves === b.serves && a.node === b.node;
+}
+
 /** An endpoint that owns nothing. */
 export interface EndpointWithoutSlice {
   readonly address: string;

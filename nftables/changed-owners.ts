@@ -1,6 +1,6 @@
 /** Reduces a change of owned ports to the owners that change, so that it costs no more than they do. */
 import { isDeepStrictEqual } from 'node:util';
-import type { SliceOwner } from '../endpoints/slice-owners.ts';
+import { isSameOwner, ownerPairs, type SliceOwner } from '../endpoints/slice-owners.ts';
 import type { OwnedSlices } from '../services/route.ts';
 import type { PlannedRoute } from './plan.ts';
 
@@ -32,24 +32,16 @@ function withoutOwners({ route, ...state }: PlannedRoute, owned: OwnedSlices) {
   return { ...state, ...others, isReachable, owned: { ...owned, owners: [] } };
 }
 
-/** Addresses of owners that differ. @param before, after By ordinal, in ascending order. */
+/** Addresses of owners that differ. */
 function changedAddresses(
   before: readonly SliceOwner[],
   after: readonly SliceOwner[],
 ): Set<string> {
   const addresses = new Set<string>();
-  const known = new Map(before.map((owner) => [owner.ordinal, owner]));
-  for (const owner of after) {
-    const old = known.get(owner.ordinal);
-    known.delete(owner.ordinal);
-    if (old !== undefined && isSameOwner(old, owner)) continue;
-    addresses.add(owner.address);
+  for (const [old, now] of ownerPairs(before, after)) {
+    if (isSameOwner(old, now)) continue;
     if (old !== undefined) addresses.add(old.address);
+    if (now !== undefined) addresses.add(now.address);
   }
-  for (const { address } of known.values()) addresses.add(address);
   return addresses;
-}
-
-function isSameOwner(a: SliceOwner, b: SliceOwner): boolean {
-  return a.address === b.address && a.serves === b.serves && a.node === b.node;
 }

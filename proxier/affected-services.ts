@@ -11,6 +11,8 @@ export interface TakeLimits {
    * 0: only ordinary Services.
    */
   readonly ranges: number;
+  /** Owners of ports that may change in a Service, see `nextStep`; all by default. */
+  readonly owners?: number;
 }
 
 /** One `take` in so many begins with the Service that has waited longest, or many changes of small ones could hold it up for ever. */

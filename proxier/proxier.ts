@@ -57,6 +57,8 @@ const SERVICES_PER_TURN = 50;
  * start, one sync writes everything.
  */
 const RANGES_PER_SYNC = 1024;
+/** Owners of ports that one sync may change of a Service, which takes about as long. */
+const OWNERS_PER_SYNC = 512;
 /** Minimum milliseconds between two syncs that change Services with ranges, if more wait than one sync may change. */
 const MIN_RANGES_PERIOD = 20;
 
@@ -207,9 +209,10 @@ export class Proxier {
     while (ordinary > 0 || (costly > 0 && table.waiting.costly > 0)) {
       // Ordinary Services first.
       const takesRanges = ordinary <= 0;
+      const owners = all ? Infinity : OWNERS_PER_SYNC;
       const limits = takesRanges
-        ? { services: 0, ranges: RANGES_PER_SYNC }
-        : { services: Math.min(SERVICES_PER_TURN, ordinary), ranges: 0 };
+        ? { services: 0, ranges: RANGES_PER_SYNC, owners }
+        : { services: Math.min(SERVICES_PER_TURN, ordinary), ranges: 0, owners };
       if (takesRanges) costly -= 1;
       else ordinary -= limits.services;
       const { routes, refused, refusals, health, triggers } = table.takeChanges(limits);

@@ -20,6 +20,7 @@ import {
   type RangeLimit,
   rangeBudget,
 } from '../services/namespace-budget.ts';
+import { nextStep } from '../services/owner-steps.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import {
@@ -138,6 +139,8 @@ export class RouteTable implements ObjectSink {
   readonly #refused = new Map<ObjectKey, RefusalState>();
   readonly #health = new Map<ObjectKey, readonly ServiceHealth[]>();
   readonly #affected = new AffectedServices();
+  /** What affected Services get in steps, if nothing has changed since. */
+  readonly #unfinished = new Map<ObjectKey, Resolved>();
   readonly #triggers: ChangeTriggers;
   /** Number of changes since the start, and of changes that `takeChanges` has not returned yet. */
   readonly #changes = {
@@ -377,6 +380,7 @@ export class RouteTable implements ObjectSink {
     const cleared: ServiceRefusal[] = [];
     const health: ServiceHealth[] = [];
     const withWarnings = new Set<ObjectKey>();
+    const unfinished: (readonly [ObjectKey, Resolved])[] = [];
     if (this.#affected.size > 0) this.#revision += 1;
     for (const key of this.#takeAffected(limits)) {
       if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) {
@@ -386,18 +390,27 @@ export class RouteTable implements ObjectSink {
       const cost = this.#costOf(key);
       if (cost > 0) this.#costs.set(key, cost);
       else this.#costs.delete(key);
-      triggers.push(...this.#triggers.take(key));
-      const resolved = this.#resolve(key);
-      const { routes, refusals } = resolved;
+      const resolved = this.#unfinished.get(key) ?? this.#resolve(key);
+      const { refusals } = resolved;
       const known = new Map(this.#routes.get(key)?.map((route) => [route.id, route]));
-      for (const route of known.values()) if (!routes.has(route.id)) removals.push(route);
-      for (const route of routes.values()) {
-        const old = known.get(route.id);
+      for (const route of known.values()) if (!resolved.routes.has(route.id)) removals.push(route);
+      const routes: Route[] = [];
+      let isFinished = true;
+      for (const wanted of resolved.routes.values()) {
+        const old = known.get(wanted.id);
+        // With Routes of another kind at once, ports would have none for a moment.
+        const isChange = old !== undefined || known.size === 0;
+        const route = isChange ? nextStep(old, wanted, limits.owners ?? Infinity) : wanted;
+        routes.push(route);
+        isFinished &&= route === wanted;
         if (old !== undefined && isDeepStrictEqual(old, route)) continue;
         upserts.push(route);
         if (old !== undefined) before.set(route.id, old);
       }
-      setList(this.#routes, key, [...routes.values()]);
+      setList(this.#routes, key, routes);
+      if (isFinished) triggers.push(...this.#triggers.take(key));
+      else unfinished.push([key, resolved]);
+      this.#unfinished.delete(key);
       this.#warnings.setWithoutSlice(key, resolved.withoutSlice);
       this.#withOwnedPorts.set(key, this.#ownsPorts(key) ? this.#slices.of(key) : []);
 
@@ -422,6 +435,10 @@ export class RouteTable implements ObjectSink {
     };
     for (const route of removals) replace(route, undefined);
     for (const route of upserts) replace(before.get(route.id), route);
+    for (const [key, resolved] of unfinished) {
+      this.#affect([key]);
+      this.#unfinished.set(key, resolved);
+    }
     const warnings = [...withWarnings]
       // An affected Service gets its warnings when it is resolved.
       .filter((key) => !this.#affected.has(key))
@@ -562,6 +579,7 @@ export class RouteTable implements ObjectSink {
   /** Has Services resolved again. */
   #affect(services: Iterable<ObjectKey>): void {
     for (const key of services) {
+      this.#unfinished.delete(key);
       const cost = Math.max(this.#costs.get(key) ?? 0, this.#costOf(key));
       this.#affected.add(key, cost, () => placesOf(this.#routes.get(key) ?? []));
     }

@@ -129,6 +129,28 @@ function ownedFields(
   owners: readonly SliceOwner[],
   { portsTakenFrom }: RouteContext,
 ): OwnedFields {
+  const granted = vipsOf(vips);
+  const taken = granted
+    .map((each) => [each, portsTakenFrom(port, each)] as const)
+    .filter(([, ranges]) => ranges.length > 0);
+  return {
+    internalLocal: false,
+    externalLocal: false,
+    affinitySeconds: 0,
+    localEndpoints: [],
+    ...ownerEndpoints(owners),
+    owned: {
+      ...ports,
+      owners,
+      priority: priorityOf(port, service.key, service.creationTimestamp),
+      udpVip: granted.includes(vip) ? vip : undefined,
+      taken: new Map(taken),
+    },
+  };
+}
+
+/** The endpoints of a Route whose ports pods own. */
+export function ownerEndpoints(owners: readonly SliceOwner[]) {
   const endpointsOf = (serves: boolean): Endpoint[] =>
     owners
       .filter((owner) => owner.serves === serves)
@@ -138,26 +160,11 @@ function ownedFields(
         ...(on === 'other' && { isRemote: true as const }),
       }));
   const serving = endpointsOf(true);
-  const granted = vipsOf(vips);
-  const taken = granted
-    .map((each) => [each, portsTakenFrom(port, each)] as const)
-    .filter(([, ranges]) => ranges.length > 0);
   return {
-    internalLocal: false,
-    externalLocal: false,
-    affinitySeconds: 0,
     clusterEndpoints: serving,
-    localEndpoints: [],
     hasEndpointsAnywhere: serving.length > 0,
     servingEndpoints: serving,
     notServingEndpoints: endpointsOf(false),
-    owned: {
-      ...ports,
-      owners,
-      priority: priorityOf(port, service.key, service.creationTimestamp),
-      udpVip: granted.includes(vip) ? vip : undefined,
-      taken: new Map(taken),
-    },
   };
 }
 

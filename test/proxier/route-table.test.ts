@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { type Node, POLICY_KINDS, SERVING_KINDS, type Service } from '../../api/objects.ts';
+import { isSameOwner, ownerPairs } from '../../endpoints/slice-owners.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
-import { endpoint, service, servicePort, slice } from '../fixtures.ts';
+import { endpoint, service, servicePort, slice, upsertWithPods } from '../fixtures.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 
 const newTable = () =>
@@ -745,6 +746,68 @@ describe('route-table: Services that wait for ordinary ones', () => {
       assert.deepEqual(gained, ['default/web/IPv4/TCP/']);
       assert.equal(removed?.length, PORTS.length);
     }
+  });
+});
+
+describe('route-table: a Service with many owners of ports', () => {
+  const LIMITS = { services: 0, ranges: 1000, owners: 4 };
+  const pods = (third: number) =>
+    slice(
+      Array.from({ length: 10 }, (_, ordinal) =>
+        endpoint(`10.244.${third}.${ordinal}`, { ordinal, ordinalPrefix: 'web-' }),
+      ),
+    );
+  const owned = (fields: Partial<Service> = {}) =>
+    service({ ownedPortsAnnotation: '1000-1009/UDP', portsPerPodAnnotation: '1', ...fields });
+  const take = (table: RouteTable, limits = LIMITS) => {
+    const { upserts, removals, before } = table.takeChanges(limits).routes;
+    const counts = upserts.map(({ id, owned: slices }) => {
+      const old = before.get(id)?.owned?.owners ?? [];
+      const now = slices?.owners ?? [];
+      return [...ownerPairs(old, now)].filter(([a, b]) => !isSameOwner(a, b)).length;
+    });
+    return [...counts, ...removals.map(() => 'removed')];
+  };
+  const start = () => {
+    const table = newTable();
+    table.upsert(owned());
+    for (const third of [2, 1, 0]) upsertWithPods(table, pods(third));
+    return table;
+  };
+
+  it('changes in steps, and waits until the last of them', () => {
+    const table = start();
+    assert.deepEqual(take(table), [4]);
+    assert.ok(table.hasChanges);
+    assert.deepEqual([take(table), take(table), table.hasChanges], [[4], [2], false]);
+    table.upsert(pods(1));
+    assert.deepEqual([take(table), take(table), take(table)], [[4], [4], [2]]);
+    assert.equal(table.hasChanges, false);
+  });
+
+  it('follows a change that comes in between', () => {
+    const table = start();
+    take(table);
+    table.upsert(pods(1));
+    const steps = [take(table), take(table), take(table)];
+    assert.deepEqual(steps, [[4], [4], [2]]);
+    const [route] = table.routes();
+    assert.ok(route?.owned?.owners.every(({ address }) => address.startsWith('10.244.1.')));
+    table.upsert(pods(2));
+    take(table);
+    table.remove('Service', 'default/web');
+    assert.deepEqual(take(table), ['removed']);
+    assert.equal(table.hasChanges, false);
+  });
+
+  it('changes at once in a full sync, and if it served other ports before', () => {
+    const table = start();
+    take(table);
+    assert.deepEqual(take(table, { services: 50, ranges: Infinity, owners: Infinity }), [6]);
+    table.upsert(service());
+    table.takeChanges();
+    table.upsert(owned());
+    assert.deepEqual(take(table), [10, 'removed']);
   });
 });
 
