@@ -58,7 +58,7 @@ const SERVICES_PER_TURN = 50;
  */
 const RANGES_PER_SYNC = 1024;
 /** Owners of ports that one sync may change of a Service, which takes about as long. */
-const OWNERS_PER_SYNC = 512;
+const OWNERS_PER_SYNC = 256;
 /** Minimum milliseconds between two syncs that change Services with ranges, if more wait than one sync may change. */
 const MIN_RANGES_PERIOD = 20;
 

@@ -17,10 +17,11 @@ export function nextStep(before: Route | undefined, wanted: Route, owners: numbe
   const { owned } = wanted;
   if (owned === undefined || owned.owners.length + (before?.owned?.owners.length ?? 0) <= owners)
     return wanted;
-  if (before !== undefined && !isDeepStrictEqual(withoutOwners(before), withoutOwners(wanted)))
+  if (before !== undefined && !isDeepStrictEqual(withoutAnyOwner(before), withoutAnyOwner(wanted)))
     return wanted;
   const known = before?.owned?.owners ?? [];
-  const limit = Math.max(owners, Math.ceil(owned.owners.length / MAX_STEPS));
+  const most = Math.max(known.length, owned.owners.length);
+  const limit = Math.max(owners, Math.ceil(most / MAX_STEPS));
   const next: SliceOwner[] = [];
   let changes = 0;
   for (const [old, now] of ownerPairs(known, owned.owners)) {
@@ -32,6 +33,10 @@ export function nextStep(before: Route | undefined, wanted: Route, owners: numbe
   return { ...wanted, ...ownerEndpoints(next), owned: { ...owned, owners: next } };
 }
 
-function withoutOwners({ owned, ...route }: Route): Partial<Route> {
-  return { ...route, ...ownerEndpoints([]), ...(owned && { owned: { ...owned, owners: [] } }) };
+/** The Route without any owner, on the way to its removal. */
+export function withoutAnyOwner(route: Route): Route {
+  const { owned } = route;
+  return owned === undefined
+    ? route
+    : { ...route, ...ownerEndpoints([]), owned: { ...owned, owners: [] } };
 }

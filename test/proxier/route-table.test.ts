@@ -793,11 +793,31 @@ describe('route-table: a Service with many owners of ports', () => {
     assert.deepEqual(steps, [[4], [4], [2]]);
     const [route] = table.routes();
     assert.ok(route?.owned?.owners.every(({ address }) => address.startsWith('10.244.1.')));
-    table.upsert(pods(2));
-    take(table);
+  });
+
+  it('is removed in steps, and at once for a Service that gets its VIP', () => {
+    for (const successor of [undefined, service({ name: 'next', clusterIPs: ['10.96.0.10'] })]) {
+      const table = start();
+      table.takeChanges();
+      table.remove('Service', 'default/web');
+      assert.deepEqual(take(table), [4]);
+      if (successor !== undefined) {
+        table.upsert(successor);
+        assert.deepEqual(take(table, { ...LIMITS, services: 1, ranges: 0 }), [0, 'removed']);
+      } else assert.deepEqual([take(table), take(table)], [[4], ['removed']]);
+      assert.equal(table.hasChanges, false);
+    }
+  });
+
+  it('is served again if it comes back before it is gone', () => {
+    const table = start();
+    table.takeChanges();
     table.remove('Service', 'default/web');
-    assert.deepEqual(take(table), ['removed']);
-    assert.equal(table.hasChanges, false);
+    take(table);
+    table.upsert(owned());
+    assert.deepEqual([take(table), table.hasChanges], [[4], false]);
+    const [route] = table.routes();
+    assert.equal(route?.owned?.owners.length, 10);
   });
 
   it('changes at once in a full sync, and if it served other ports before', () => {
