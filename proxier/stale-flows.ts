@@ -244,9 +244,8 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
 }
 
 function losesServingEndpoint(before: Route, after: Route | undefined): boolean {
-  return before.servingEndpoints.some(
-    ({ address }) => after === undefined || !servesAt(after, address),
-  );
+  const serving = new Set(after?.servingEndpoints.map(({ address }) => address));
+  return before.servingEndpoints.some(({ address }) => !serving.has(address));
 }
 
 /** Whether a remaining Route with TCP lost an endpoint, ready or not. */

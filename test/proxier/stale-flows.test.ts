@@ -54,6 +54,29 @@ describe('stale-flows: stale conntrack entries', () => {
     assert.equal(isStale(flow(53, '10.0.0.2', 9999)), true, 'a port that is no longer the target');
   });
 
+  it('looks at each endpoint of a change a few times, however many there are', () => {
+    const COUNT = 500;
+    let reads = 0;
+    const counted = (third: number): Route => {
+      const addresses = Array.from(
+        { length: COUNT },
+        (_, n) => `10.0.${third + (n >> 8)}.${n & 255}`,
+      );
+      const endpoints = addresses.map((address) => ({
+        get address() {
+          reads += 1;
+          return address;
+        },
+        port: 8080,
+      }));
+      const lists = { clusterEndpoints: endpoints, servingEndpoints: endpoints };
+      return { ...udp({}, addresses), ...lists };
+    };
+    const [before, after] = [counted(0), counted(0)];
+    check(before, { ...after, servingEndpoints: after.servingEndpoints.slice(0, -1) });
+    assert.ok(reads < 20 * COUNT, `${reads}`);
+  });
+
   it('finds untranslated entries stale once the Service has an endpoint', () => {
     const { isStale } = check(udp({}, []), udp({}, ['10.0.0.1']));
     assert.equal(isStale(flow(53, VIP)), true);
