@@ -10,7 +10,7 @@ export interface TakeLimits {
    * Cost of Services with ranges and of large Services (`NamespaceBudget.costOf`), at most, unless the first of them has more;
    * 0: only ordinary Services.
    */
-  readonly ranges: number;
+  readonly cost: number;
   /** Owners of ports that may change in a Service, see `nextStep`; all by default. */
   readonly owners?: number;
 }
@@ -66,20 +66,20 @@ export class AffectedServices {
   }
 
   /** Returns the next Services, and removes them. */
-  take({ services, ranges }: TakeLimits): ObjectKey[] {
+  take({ services, cost: limit }: TakeLimits): ObjectKey[] {
     const taken: ObjectKey[] = [];
     for (const key of this.#ordinary) {
       if (taken.length >= services) break;
       this.#remove(key);
       taken.push(key);
     }
-    if (ranges === 0 || this.#costly.size === 0) return taken;
-    let left = ranges;
+    if (limit === 0 || this.#costly.size === 0) return taken;
+    let left = limit;
     this.#takes += 1;
     const byAge = [...this.#costly];
     const first = this.#takes % TAKES_BY_COST === 0 ? byAge.splice(0, 1) : [];
     for (const [key, cost] of [...first, ...byAge.sort(([, a], [, b]) => a - b)]) {
-      if (cost > left && left < ranges) break;
+      if (cost > left && left < limit) break;
       left -= cost;
       this.#remove(key);
       taken.push(key);

@@ -52,15 +52,15 @@ const BACKOFF = { first: 500, max: 30_000 };
 /** Number of Services to resolve before yielding to the event loop. */
 const SERVICES_PER_TURN = 50;
 /**
- * Ranges and slices (`rangeCost`) of Services that one sync may change, unless one Service has more. A change of an ordinary
+ * Cost of the Services that one sync may change, unless one Service has more. A change of an ordinary
  * Service waits for one such sync, which takes about 20 ms. A large Service (`entryCost`) has more, and a sync of its own. At the
  * start, one sync writes everything.
  */
-const RANGES_PER_SYNC = 1024;
+const COST_PER_SYNC = 1024;
 /** Owners of ports that one sync may change of a Service, which takes about as long. */
 const OWNERS_PER_SYNC = 256;
-/** Minimum milliseconds between two syncs that change Services with ranges, if more wait than one sync may change. */
-const MIN_RANGES_PERIOD = 20;
+/** Minimum milliseconds between two syncs that change costly Services, if more wait than one sync may change. */
+const MIN_COSTLY_PERIOD = 20;
 
 /**
  * Runs the syncs: takes changed Routes from the RouteTable and syncs each IP family in a separate loop. A failing
@@ -72,11 +72,11 @@ export class Proxier {
   /** Families whose next sync was requested after their last sync began. */
   readonly #queued = new Set<FamilyProxier>();
   readonly #propagations = new SerialQueue();
-  /** Runs when the next Services with port ranges may be taken; undefined: they may be taken now. */
-  #rangesTimer: unknown;
-  #rangesPeriod = MIN_RANGES_PERIOD;
-  /** Families that got changes of Services with port ranges since their last sync. */
-  readonly #withRanges = new Set<FamilyProxier>();
+  /** Runs when the next costly Services may be taken; undefined: they may be taken now. */
+  #costlyTimer: unknown;
+  #costlyPeriod = MIN_COSTLY_PERIOD;
+  /** Families that got changes of costly Services since their last sync. */
+  readonly #withCostly = new Set<FamilyProxier>();
   #addresses: readonly string[] | undefined;
 
   constructor(options: ProxierOptions) {
@@ -105,7 +105,7 @@ export class Proxier {
   async stop(): Promise<void> {
     await Promise.all([...this.#loops.values()].map((loop) => loop.stop()));
     // A sync that ended meanwhile may have set it.
-    this.#options.timers.clear(this.#rangesTimer);
+    this.#options.timers.clear(this.#costlyTimer);
     await Promise.all([...this.#loops.keys()].map(({ backend }) => backend.close()));
   }
 
@@ -161,13 +161,13 @@ export class Proxier {
     try {
       // Both families share these changes, so only one family may propagate them at a time.
       await this.#propagations.run(() => this.#propagateChanges(full));
-      const hasRanges = this.#withRanges.delete(family);
+      const hasCostly = this.#withCostly.delete(family);
       let durationMs: number | undefined;
       if (full || family.hasChanges) {
         const report = await family.sync(full);
-        // Changes of ranges have their own limit, and must not use up that of ordinary changes.
-        durationMs = hasRanges ? 0 : report.seconds * 1000;
-        if (hasRanges && !full) this.#rangesPeriod = rangesPeriod(report);
+        // Changes of costly Services have their own limit, and must not use up that of ordinary changes.
+        durationMs = hasCostly ? 0 : report.seconds * 1000;
+        if (hasCostly && !full) this.#costlyPeriod = costlyPeriod(report);
         observer.synced(report);
       } else {
         observer.unchanged(family.family, family.takeTriggers());
@@ -183,8 +183,8 @@ export class Proxier {
   }
 
   /**
-   * Passes pending changes to the families: all of ordinary Services, and so many of Services with port ranges that the
-   * sync remains short. If more Services with port ranges wait, ordinary changes have as much time before the next such sync.
+   * Passes pending changes to the families: all of ordinary Services, and so many of costly ones that the
+   * sync remains short. If more costly ones wait, ordinary changes have as much time before the next such sync.
    * @param all passes all.
    */
   async #propagateChanges(all: boolean): Promise<void> {
@@ -205,15 +205,15 @@ export class Proxier {
     }
     // Changes that arrive meanwhile wait for the next sync, or many could put this one off for ever.
     let { ordinary, costly } = table.waiting;
-    if (!all) costly = this.#rangesTimer === undefined ? 1 : 0;
+    if (!all) costly = this.#costlyTimer === undefined ? 1 : 0;
     while (ordinary > 0 || (costly > 0 && table.waiting.costly > 0)) {
       // Ordinary Services first.
-      const takesRanges = ordinary <= 0;
+      const takesCostly = ordinary <= 0;
       const owners = all ? Infinity : OWNERS_PER_SYNC;
-      const limits = takesRanges
-        ? { services: 0, ranges: RANGES_PER_SYNC, owners }
-        : { services: Math.min(SERVICES_PER_TURN, ordinary), ranges: 0, owners };
-      if (takesRanges) costly -= 1;
+      const limits = takesCostly
+        ? { services: 0, cost: COST_PER_SYNC, owners }
+        : { services: Math.min(SERVICES_PER_TURN, ordinary), cost: 0, owners };
+      if (takesCostly) costly -= 1;
       else ordinary -= limits.services;
       const { routes, refused, refusals, health, triggers } = table.takeChanges(limits);
       for (const family of families) {
@@ -222,22 +222,22 @@ export class Proxier {
         family.setRefusedServices(refused);
         family.update(own(routes.upserts), own(routes.removals), routes.before);
         family.updateHealth(own(health));
-        if (takesRanges) this.#withRanges.add(family);
+        if (takesCostly) this.#withCostly.add(family);
         family.addTriggers(own(triggers).map(({ time }) => time));
       }
       observer.refusals(refusals);
       if (table.hasChanges) await nextTurn();
     }
-    if (table.waiting.costly > 0 && this.#rangesTimer === undefined) {
-      this.#rangesTimer = this.#options.timers.set(() => {
-        this.#rangesTimer = undefined;
+    if (table.waiting.costly > 0 && this.#costlyTimer === undefined) {
+      this.#costlyTimer = this.#options.timers.set(() => {
+        this.#costlyTimer = undefined;
         this.#request();
-      }, this.#rangesPeriod);
+      }, this.#costlyPeriod);
     }
   }
 }
 
-/** Twice the time of a sync that changed Services with ranges, so that such syncs take half of the time at most. */
-function rangesPeriod({ seconds }: SyncReport): number {
-  return Math.max(2 * seconds * 1000, MIN_RANGES_PERIOD);
+/** Twice the time of a sync that changed costly Services, so that such syncs take half of the time at most. */
+function costlyPeriod({ seconds }: SyncReport): number {
+  return Math.max(2 * seconds * 1000, MIN_COSTLY_PERIOD);
 }

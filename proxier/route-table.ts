@@ -370,7 +370,7 @@ export class RouteTable implements ObjectSink {
    * Resolves the Services affected since the last call, at most so many.
    * @returns the changes for these Services: Routes, refusals, warnings, health check node ports, trigger times.
    */
-  takeChanges(limits: TakeLimits = { services: Infinity, ranges: Infinity }) {
+  takeChanges(limits: TakeLimits = { services: Infinity, cost: Infinity }) {
     const triggers: ChangeTrigger[] = [];
     const upserts: Route[] = [];
     const removals: Route[] = [];

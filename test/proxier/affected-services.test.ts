@@ -15,11 +15,11 @@ describe('affected-services: order of changes', () => {
     ] as const)
       affected.add(key, cost, nowhere);
     assert.equal(affected.ordinary, 2);
-    assert.deepEqual(affected.take({ services: 1, ranges: 0 }), ['one']);
-    assert.deepEqual(affected.take({ services: 5, ranges: 0 }), ['two']);
+    assert.deepEqual(affected.take({ services: 1, cost: 0 }), ['one']);
+    assert.deepEqual(affected.take({ services: 5, cost: 0 }), ['two']);
     assert.equal(affected.ordinary, 0);
-    assert.deepEqual(affected.take({ services: 5, ranges: 1000 }), ['small', 'large']);
-    assert.deepEqual(affected.take({ services: 5, ranges: 100 }), ['big']);
+    assert.deepEqual(affected.take({ services: 5, cost: 1000 }), ['small', 'large']);
+    assert.deepEqual(affected.take({ services: 5, cost: 100 }), ['big']);
     assert.equal(affected.size, 0);
   });
 
@@ -39,7 +39,7 @@ describe('affected-services: order of changes', () => {
     const large: string[] = [];
     for (let turn = 0; turn < 16; turn++) {
       affected.add(`small-${turn % 2}`, 1000 - turn - 200, nowhere);
-      large.push(...affected.take({ services: 1, ranges: 900 }).filter((key) => /big/.test(key)));
+      large.push(...affected.take({ services: 1, cost: 900 }).filter((key) => /big/.test(key)));
     }
     assert.deepEqual(large, ['big', 'bigger']);
   });
@@ -54,7 +54,7 @@ describe('affected-services: order of changes', () => {
     assert.deepEqual(affected.takeAt('three'), ['ordinary']);
     affected.add('large', 7, () => ['three']);
     affected.hurry('large');
-    assert.deepEqual(affected.take({ services: 1, ranges: 0 }), ['large']);
+    assert.deepEqual(affected.take({ services: 1, cost: 0 }), ['large']);
     assert.deepEqual(affected.takeAt('three'), []);
     assert.deepEqual(affected.takeAt('two'), ['other']);
     assert.deepEqual(affected.takeAt('two'), []);

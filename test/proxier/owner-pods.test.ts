@@ -71,7 +71,7 @@ describe('owner pods: watches', () => {
     table.upsert(service({ ...shared, creationTimestamp: '2026-02-01' }));
     table.takeChanges();
     table.upsert(service({ ...old, ...OWNED, creationTimestamp: '2026-01-01' }));
-    const { upserts, removals } = table.takeChanges({ services: 50, ranges: 0 }).routes;
+    const { upserts, removals } = table.takeChanges({ services: 50, cost: 0 }).routes;
     assert.deepEqual(
       [upserts, removals].map((list) => list.map(({ serviceKey }) => serviceKey)),
       [['default/web'], ['default/old']],
@@ -212,9 +212,9 @@ describe('owner pods: holders of addresses', () => {
       true,
     );
     let resolved = 0;
-    for (; table.hasChanges; resolved++) table.takeChanges({ services: 1, ranges: 1 });
+    for (; table.hasChanges; resolved++) table.takeChanges({ services: 1, cost: 1 });
     table.upsert(podAt('10.0.0.3', 'shop'));
-    for (resolved = 0; table.hasChanges; resolved++) table.takeChanges({ services: 1, ranges: 1 });
+    for (resolved = 0; table.hasChanges; resolved++) table.takeChanges({ services: 1, cost: 1 });
     assert.equal(resolved, 1);
   });
 });

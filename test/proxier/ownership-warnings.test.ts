@@ -85,7 +85,7 @@ describe('ownership warnings', () => {
           for (const [apply, limit] of steps) {
             apply(table);
             apply(listed);
-            table.takeChanges({ services: limit, ranges: limit });
+            table.takeChanges({ services: limit, cost: limit });
           }
           table.takeChanges();
           listed.takeChanges();

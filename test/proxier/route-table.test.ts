@@ -88,7 +88,7 @@ describe('route-table: a VIP that Services of other namespaces request', () => {
     for (let number = 0; number < 1000; number++) table.upsert(claimant(`evil/s${number}`, 11));
     table.takeChanges();
     table.upsert({ ...owner, portsAnnotation: 'all' });
-    assert.equal(table.takeChanges({ services: 1, ranges: 1 }).refusals.raised.length, 0);
+    assert.equal(table.takeChanges({ services: 1, cost: 1 }).refusals.raised.length, 0);
     assert.equal(table.hasChanges, false);
   });
 });
@@ -301,9 +301,9 @@ describe('route-table: incremental resolution', () => {
     table.upsert(slice([endpoint('10.0.0.1')], { serviceKey: 'default/a' }));
     table.upsert(node('east'));
     assert.deepEqual(counts(), [2, 2, 1, 1]);
-    table.takeChanges({ services: 1, ranges: 1 });
+    table.takeChanges({ services: 1, cost: 1 });
     assert.deepEqual(counts(), [2, 2, 1, 1]);
-    table.takeChanges({ services: 1, ranges: 1 });
+    table.takeChanges({ services: 1, cost: 1 });
     assert.deepEqual(counts(), [2, 0, 1, 0]);
     table.remove('EndpointSlice', 'default/a-1');
     table.remove('Service', 'default/b');
@@ -631,7 +631,7 @@ describe('route-table: the budget of entries of a namespace', () => {
 });
 
 describe('route-table: Services that wait for ordinary ones', () => {
-  const [SHARED, ORDINARY_ONLY] = ['203.0.113.1', { services: 50, ranges: 0 }];
+  const [SHARED, ORDINARY_ONLY] = ['203.0.113.1', { services: 50, cost: 0 }];
   /** A Service with 205 entries for each port, among them a node port. */
   const large = (ports: readonly number[]) =>
     service({
@@ -681,7 +681,7 @@ describe('route-table: Services that wait for ordinary ones', () => {
       ['default/web'],
     );
     assert.equal(table.waiting.ordinary, 0);
-    const waited = names(table.takeChanges({ services: 50, ranges: 1 }).routes);
+    const waited = names(table.takeChanges({ services: 50, cost: 1 }).routes);
     assert.deepEqual(waited, [['default/large/IPv4/TCP/p85'], ['default/large/IPv4/TCP/p84']]);
   });
 
@@ -698,7 +698,7 @@ describe('route-table: Services that wait for ordinary ones', () => {
     const table = start(first, other());
     table.upsert(other({ affinitySeconds: 10 }));
     table.upsert({ ...first, loadBalancerIngress: [] });
-    const { upserts, removals } = table.takeChanges({ services: 1, ranges: 0 }).routes;
+    const { upserts, removals } = table.takeChanges({ services: 1, cost: 0 }).routes;
     const vips = [...upserts, ...removals].map((each) => [each.serviceKey, each.loadBalancerIPs]);
     assert.deepEqual(vips.sort(), [
       ['default/old', []],
@@ -750,7 +750,7 @@ describe('route-table: Services that wait for ordinary ones', () => {
 });
 
 describe('route-table: a Service with many owners of ports', () => {
-  const LIMITS = { services: 0, ranges: 1000, owners: 4 };
+  const LIMITS = { services: 0, cost: 1000, owners: 4 };
   const pods = (third: number) =>
     slice(
       Array.from({ length: 10 }, (_, ordinal) =>
@@ -803,7 +803,7 @@ describe('route-table: a Service with many owners of ports', () => {
       assert.deepEqual(take(table), [4]);
       if (successor !== undefined) {
         table.upsert(successor);
-        assert.deepEqual(take(table, { ...LIMITS, services: 1, ranges: 0 }), [0, 'removed']);
+        assert.deepEqual(take(table, { ...LIMITS, services: 1, cost: 0 }), [0, 'removed']);
       } else assert.deepEqual([take(table), take(table)], [[4], ['removed']]);
       assert.equal(table.hasChanges, false);
     }
@@ -823,7 +823,7 @@ describe('route-table: a Service with many owners of ports', () => {
   it('changes at once in a full sync, and if it served other ports before', () => {
     const table = start();
     take(table);
-    assert.deepEqual(take(table, { services: 50, ranges: Infinity, owners: Infinity }), [6]);
+    assert.deepEqual(take(table, { services: 50, cost: Infinity, owners: Infinity }), [6]);
     table.upsert(service());
     table.takeChanges();
     table.upsert(owned());
