@@ -29,7 +29,10 @@ export interface ReflectorOptions {
   readonly observer: ResourceObserver | undefined;
   /** Called when etcd was restored from a snapshot, which invalidates the known history. */
   readonly onEtcdRestored: () => void;
-  /** Called after each attempt that the API server forbids. */
+  /**
+   * Called after each attempt that the API server forbids, except the first in a row: while RBAC rules are applied, or reach
+   * the API server, a 403 is temporary.
+   */
   readonly onForbidden?: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
@@ -148,11 +151,14 @@ export class Reflector {
   async run(signal: AbortSignal): Promise<void> {
     const { backoff, onForbidden } = this.#options;
     let retry = INITIAL_RETRY_STATE;
+    let wasForbidden = false;
     try {
       while (!signal.aborted) {
         const outcome = await this.#attempt(signal);
         if (signal.aborted) return;
-        if (outcome.failure instanceof ApiError && outcome.failure.isForbidden) onForbidden?.();
+        const isForbidden = outcome.failure instanceof ApiError && outcome.failure.isForbidden;
+        if (isForbidden && wasForbidden) onForbidden?.();
+        wasForbidden = isForbidden;
         if (this.#handleNotFound(outcome.failure)) {
           retry = INITIAL_RETRY_STATE;
           await this.#wait(notInstalledPollMs(this.#notFoundCount, backoff.random), signal);
