@@ -273,7 +273,9 @@ export class RouteTable implements ObjectSink {
       addresses.size === before.size && [...addresses].every((each) => before.has(each));
     if (isSame) return;
     this.#nodeAddresses = addresses;
-    this.#affect(this.#takenNodePorts.setNodeAddresses(addresses, this.routes()));
+    const routesAt = (address: string) =>
+      [...this.#vipConflicts.servicesAt(address)].flatMap((key) => this.#routes.get(key) ?? []);
+    this.#affect(this.#takenNodePorts.setNodeAddresses(addresses, routesAt));
     const holders = this.#vipConflicts.setNodeAddresses(addresses);
     this.#affect(holders);
     // A Service lets go of an address of the node at once, whatever it costs.

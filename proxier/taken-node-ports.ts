@@ -31,22 +31,29 @@ export class TakenNodePorts {
     return changed;
   }
 
-  /** @param routes all Routes. @returns Services that take or lose node ports, before or now. */
-  setNodeAddresses(addresses: ReadonlySet<string>, routes: Iterable<Route>): Set<ObjectKey> {
-    const changed = new Set<ObjectKey>();
-    const collect = () => {
-      for (const [port, takers] of this.#takers) {
-        const owner = this.#owners.get(port);
-        if (owner === undefined) continue;
-        for (const key of [owner, ...[...takers.values()].map(({ serviceKey }) => serviceKey)])
-          changed.add(key);
-      }
-    };
-    collect();
+  /**
+   * @param routesAt the Routes of the Services with an address.
+   * @returns Services that take or lose node ports, before or now.
+   */
+  setNodeAddresses(
+    addresses: ReadonlySet<string>,
+    routesAt: (address: string) => Iterable<Route>,
+  ): Set<ObjectKey> {
+    const known = this.#nodeAddresses;
+    const differing = [
+      ...[...addresses].filter((address) => !known.has(address)),
+      ...[...known].filter((address) => !addresses.has(address)),
+    ];
     this.#nodeAddresses = addresses;
-    this.#takers.clear();
-    for (const route of routes) this.#addTaker(route);
-    collect();
+    const changed = new Set<ObjectKey>();
+    for (const address of differing) {
+      for (const route of routesAt(address)) {
+        for (const port of [...this.#removeTaker(route), ...this.#addTaker(route)]) {
+          const owner = this.#owners.get(port);
+          if (owner !== undefined) changed.add(owner).add(route.serviceKey);
+        }
+      }
+    }
     return changed;
   }
 
@@ -95,19 +102,23 @@ export class TakenNodePorts {
   }
 
   #remove(route: Route | undefined): string[] {
-    if (route?.match.kind !== 'port') return [];
-    const ports: string[] = [];
-    const port = portKey(route, route.match.port);
-    const takers = this.#takers.get(port);
-    if (takers !== undefined) {
-      for (const [, vip] of vipFields(route))
-        if (takers.delete(`${route.id} ${vip}`)) ports.push(port);
-      if (takers.size === 0) this.#takers.delete(port);
-    }
+    if (route === undefined) return [];
+    const taken = this.#removeTaker(route);
     const own = nodePortOf(route);
     // Another Service may have the port already.
     if (own !== undefined && this.#owners.get(own) === route.serviceKey) this.#owners.delete(own);
-    return own === undefined ? ports : [...ports, own];
+    return [...taken, ...(own === undefined ? [] : [own])];
+  }
+
+  #removeTaker(route: Route): string[] {
+    const { id, match } = route;
+    if (match.kind !== 'port') return [];
+    const port = portKey(route, match.port);
+    const takers = this.#takers.get(port);
+    if (takers === undefined) return [];
+    const removed = vipFields(route).filter(([, vip]) => takers.delete(`${id} ${vip}`));
+    if (takers.size === 0) this.#takers.delete(port);
+    return removed.length === 0 ? [] : [port];
   }
 }
 

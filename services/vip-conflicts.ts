@@ -105,7 +105,7 @@ export class VipConflicts {
     const unlisted: VipRequest[] = [];
     const vips = new Map<ObjectKey, Set<string>>();
     for (const vip of changed) {
-      for (const { serviceKey } of this.#claims.at(vip))
+      for (const serviceKey of this.servicesAt(vip))
         getOrCreate(vips, serviceKey, () => new Set()).add(vip);
     }
     for (const request of this.#requestsFor(vips)) {
@@ -116,6 +116,11 @@ export class VipConflicts {
     }
     this.#decide([], unlisted, affected);
     return affected;
+  }
+
+  /** The Services that claim an address. */
+  servicesAt(vip: string): readonly ObjectKey[] {
+    return this.#claims.at(vip).map(({ serviceKey }) => serviceKey);
   }
 
   /**

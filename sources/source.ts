@@ -62,7 +62,8 @@ export interface PodWatches {
   /**
    * Delivers the Pods of a namespace, then calls `synced` with the namespace. A source that delivers all Pods delivers the
    * known Pods of the namespace once more.
-   * @param onForbidden called when the API server forbids to read the Pods of the namespace. The source tries again.
+   * @param onForbidden called when the API server forbids to read the Pods of the namespace twice in a row. The source tries
+   * again.
    */
   begin(namespace: string, onForbidden: () => void): void;
   /** Delivers nothing more for the namespace, unless the source delivers all Pods. The sink must forget its Pods. */

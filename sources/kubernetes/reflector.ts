@@ -29,7 +29,10 @@ export interface ReflectorOptions {
   readonly observer: ResourceObserver | undefined;
   /** Called when etcd was restored from a snapshot, which invalidates the known history. */
   readonly onEtcdRestored: () => void;
-  /** Called after each attempt that the API server forbids. */
+  /**
+   * Called after each attempt that the API server forbids, except the first in a row: while RBAC rules are applied, or reach
+   * the API server, a 403 is temporary.
+   */
   readonly onForbidden?: () => void;
   readonly log: SourceLog;
   readonly backoff: RetryClock;
@@ -148,11 +151,14 @@ export class Reflector {
   async run(signal: AbortSignal): Promise<void> {
     const { backoff, onForbidden } = this.#options;
     let retry = INITIAL_RETRY_STATE;
+    let wasForbidden = false;
     try {
       while (!signal.aborted) {
         const outcome = await this.#attempt(signal);
         if (signal.aborted) return;
-        if (outcome.failure instanceof ApiError && outcome.failure.isForbidden) onForbidden?.();
+        const isForbidden = outcome.failure instanceof ApiError && outcome.failure.isForbidden;
+        if (isForbidden && wasForbidden) onForbidden?.();
+        wasForbidden = isForbidden;
         if (this.#handleNotFound(outcome.failure)) {
           retry = INITIAL_RETRY_STATE;
           await this.#wait(notInstalledPollMs(this.#notFoundCount, backoff.random), signal);
@@ -394,12 +400,12 @@ export class Reflector {
   }
 
   /**
-   * Handles a 404, or a 403 if the agent may lack the right, for an optional resource. While an API server starts, it or a proxy may return 404
-   * for an existing CRD, so objects in force are only removed after several such responses.
+   * Handles a 404, or a 403 if the agent may lack the right, for an optional resource. While an API server starts, it or a
+   * proxy may return 404 for an existing CRD, so objects in force are only removed after several such responses.
    * @returns whether the resource counts as not installed.
    */
   #handleNotFound(failure: ApiServerFailure | undefined): boolean {
-    const { resource, log, observer } = this.#options;
+    const { resource, observer } = this.#options;
     const isForbidden =
       resource.mayBeForbidden === true && failure instanceof ApiError && failure.isForbidden;
     const isMissing = isForbidden || (failure instanceof ApiError && failure.isNotFound);
@@ -408,23 +414,29 @@ export class Reflector {
     this.#version = undefined;
     const objects = this.#objects.size;
     if (objects > 0 && this.#notFoundCount < NOT_FOUND_LIMIT) return false;
-    const { kind } = resource;
     this.#objects.retainOnly(new Set());
-    // A CRD upgrade may have removed every version that the agent requests.
-    const hint = 'install the CRD in a version that the agent supports';
-    if (objects > 0)
-      log.warn({ kind, objects, hint }, 'CRD is no longer served; its objects are no longer used');
-    else if (isForbidden && !this.#isNotInstalled)
-      log.warn(
-        { kind, hint: "update the agent's ClusterRole" },
-        'may not be listed; going on without, and checking again periodically',
-      );
-    else if (!this.#isNotInstalled)
-      log.info({ kind }, 'CRD is not installed; checking again periodically');
+    if (objects > 0 || !this.#isNotInstalled) this.#logMissing(objects, isForbidden);
     if (!this.#isNotInstalled) observer?.notInstalled(this.kind);
     this.#isNotInstalled = true;
     this.#reportSynced();
     return true;
+  }
+
+  /** @param objects number of objects that were in use. */
+  #logMissing(objects: number, isForbidden: boolean): void {
+    const { resource, log } = this.#options;
+    const { kind } = resource;
+    if (isForbidden) {
+      const plural = this.#path.slice(this.#path.lastIndexOf('/') + 1);
+      const hint = `grant the agent's ClusterRole "list" and "watch" on ${plural}`;
+      if (objects > 0)
+        log.warn({ kind, objects, hint }, 'forbidden; its objects are no longer used');
+      else log.warn({ kind, hint }, 'forbidden; going on without, and checking again periodically');
+    } else if (objects > 0) {
+      // A CRD upgrade may have removed every version that the agent requests.
+      const hint = 'install the CRD in a version that the agent supports';
+      log.warn({ kind, objects, hint }, 'CRD is no longer served; its objects are no longer used');
+    } else log.info({ kind }, 'CRD is not installed; checking again periodically');
   }
 
   #report({ failure, isSilent }: AttemptOutcome, { failures, waitMs }: RetryStep): void {

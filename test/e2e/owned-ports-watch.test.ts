@@ -105,6 +105,27 @@ describe('owned ports with an API server', function () {
     assert.equal(await Promise.race([ended, 'running']), 'running');
   });
 
+  it('a restart withdraws no owner, although the first list of Pods is forbidden', async () => {
+    agent.write('objects', [...web(), ...media('voice')]);
+    await feed.written();
+    await agent.start(flags);
+    await answers(true);
+    await agent.kill();
+    const rule = { verb: 'list', resource: 'pods', times: 1 } as const;
+    await feed.double.call('fail', { ...rule, fault: FORBIDDEN });
+    await feed.double.call('fail', { ...rule, fault: { kind: 'hold' } });
+    const lists = async () => (await podRequests()).filter(({ verb }) => verb === 'list').length;
+    const before = await lists();
+    const { ended } = agent.launch(flags);
+    await waitFor('the second list is requested', async () => (await lists()) === before + 2);
+    await keepsAnswering();
+    assert.deepEqual(agent.logged('serving'), []);
+    await feed.double.call('release');
+    await waitFor('the agent serves', () => agent.logged('serving').length === 2);
+    assert.equal(answered(await udp()).host, 'pod-1');
+    assert.equal(await Promise.race([ended, 'running']), 'running');
+  });
+
   it('a namespace whose Pods must not be listed holds up no Service', async () => {
     agent.write('objects', [...web(), ...media('voice')]);
     await feed.written();

@@ -555,6 +555,34 @@ describe('route-table: a node port of another Service, on an external IP that is
     assert.equal(inForce(table), 0);
   });
 
+  it('looks at the Services with a changed address only', () => {
+    const table = newTable();
+    const others = ['203.0.113.1', '203.0.113.2'].map((address, index) =>
+      service({
+        key: `default/other-${index}`,
+        name: `other-${index}`,
+        clusterIPs: [`10.96.1.${index}`],
+        externalIPs: [address],
+      }),
+    );
+    for (const each of [owner(), taker(), ...others]) table.upsert(each);
+    table.takeChanges();
+    const looked = new Set<string>();
+    for (const route of table.routes()) {
+      const { externalIPs, serviceKey } = route;
+      Object.defineProperty(route, 'externalIPs', {
+        get: () => {
+          looked.add(serviceKey);
+          return externalIPs;
+        },
+      });
+    }
+    for (const addresses of [[NODE], [NODE, '198.51.100.7'], ['203.0.113.1'], []])
+      table.setNodeAddresses(new Set(addresses));
+    // An affected Service is looked at for its warnings, too.
+    assert.deepEqual([...looked].sort(), ['default/other-0', 'default/web', 'evil/taker']);
+  });
+
   it('does not warn of another protocol, another address, or a Service with its own node port', () => {
     const table = start();
     const own = service({

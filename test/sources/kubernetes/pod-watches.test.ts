@@ -104,12 +104,24 @@ describe('kubernetes source: watches of Pods', () => {
     fixture.podWatches.begin('shop', () => forbidden.push('shop'));
     await until('the list succeeds', () => fixture.sink.calls.includes('synced Pod shop'));
     assert.equal(fixture.failures.Pod, 3);
-    assert.deepEqual(forbidden, ['shop', 'shop', 'shop']);
+    assert.deepEqual(forbidden, ['shop', 'shop']);
     assert.deepEqual(
       [fixture.failures.Service, fixture.failures.EndpointSlice, fixture.failures.Node],
       [0, 0, 0],
     );
     await has('shop/a', 'shop/b');
+  });
+
+  it('count as forbidden only when the next attempt is forbidden, too', async () => {
+    await start();
+    const rule = { verb: 'list', resource: 'pods' } as const;
+    const unavailable = { kind: 'status', code: 503, reason: 'ServiceUnavailable' } as const;
+    for (const fault of [FORBIDDEN, unavailable, FORBIDDEN])
+      fixture.double.fail({ ...rule, fault });
+    const forbidden: string[] = [];
+    fixture.podWatches.begin('shop', () => forbidden.push('shop'));
+    await until('the list succeeds', () => fixture.sink.calls.includes('synced Pod shop'));
+    assert.deepEqual([fixture.failures.Pod, forbidden], [3, []]);
   });
 
   it('keep what they know while the API server is away', async () => {

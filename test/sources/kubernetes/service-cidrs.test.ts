@@ -4,6 +4,7 @@ import { until } from '../recording-sink.ts';
 import { SourceFixture, service } from './source-fixture.ts';
 
 const FORBIDDEN = { kind: 'status', code: 403, reason: 'Forbidden' } as const;
+const GRANT = 'grant the agent\'s ClusterRole "list" and "watch" on servicecidrs';
 const cidr = {
   apiVersion: 'networking.k8s.io/v1',
   kind: 'ServiceCIDR',
@@ -19,6 +20,8 @@ describe('reflector: ServiceCIDRs', () => {
     fixture.double.put(service('a', 1), cidr);
   });
   afterEach(() => fixture.stop());
+  const forbidden = () =>
+    fixture.logged.filter((line) => /^ServiceCIDR: (forbidden|CRD)/.test(line));
   const has = () => fixture.sink.objects.has('ServiceCIDR kubernetes');
 
   it('start without them while they may not be listed, and reads them once they may', async () => {
@@ -27,8 +30,10 @@ describe('reflector: ServiceCIDRs', () => {
     await fixture.started;
     assert.deepEqual(fixture.notInstalled, ['ServiceCIDR']);
     await until('they are listed', has);
-    const lines = fixture.logged.filter((line) => line.startsWith('ServiceCIDR: may not'));
-    assert.equal(lines.length, 1);
+    assert.deepEqual(forbidden(), [
+      'ServiceCIDR: forbidden; going on without, and checking again periodically',
+    ]);
+    assert.deepEqual(fixture.hints, [GRANT]);
   });
 
   it('are not used any longer when the right to list them is gone', async () => {
@@ -38,5 +43,7 @@ describe('reflector: ServiceCIDRs', () => {
     fixture.double.breakWatches('expire', 'servicecidrs');
     await until('they are not used', () => !has());
     await fixture.waitForServices({ a: 1 });
+    assert.deepEqual(forbidden(), ['ServiceCIDR: forbidden; its objects are no longer used']);
+    assert.deepEqual(fixture.hints, [GRANT]);
   });
 });

@@ -75,6 +75,8 @@ export class SourceFixture {
   upToDateCount = 0;
   /** Log messages, with their kind. */
   readonly logged: string[] = [];
+  /** The hints of log messages. */
+  readonly hints: string[] = [];
   readonly #options: SourceFixtureOptions;
   #source: Source | undefined;
   started: Promise<void> = Promise.resolve();
@@ -94,8 +96,12 @@ export class SourceFixture {
 
   /** Starts the source. The double must listen already. */
   start(): void {
-    const log = ({ kind, waitMs }: { kind?: Kind; waitMs?: number }, message: string) => {
+    const log = (
+      { kind, waitMs, hint }: { kind?: Kind; waitMs?: number; hint?: string },
+      message: string,
+    ) => {
       this.logged.push(kind === undefined ? message : `${kind}: ${message}`);
+      if (hint !== undefined) this.hints.push(hint);
       if (kind === undefined || waitMs === undefined) return;
       this.failures[kind] = (this.failures[kind] ?? 0) + 1;
       if (kind === 'Service') this.waits.push(waitMs);
