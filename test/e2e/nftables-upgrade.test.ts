@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
 import { allPortsAffinityMap } from '../../nftables/maps.ts';
 import { staticServiceChains, tableDeclarationScript } from '../../nftables/static-chains.ts';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { modeOptions } from '../nftables/options.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
+import { EARLIER_TABLE, earlierTable } from './earlier-table.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 
 const FAMILIES = [4, 6] as const;
@@ -35,7 +35,6 @@ const FLAGS = [
 ];
 /** Shorter than the first retransmission of a SYN (1 s), which would hide a lost packet. */
 const BEFORE_RETRANSMIT_MS = 900;
-const TABLE = readFileSync(new URL('nftables-earlier-names.nft', import.meta.url), 'utf8');
 
 const declaredNames = (script: string) =>
   [...script.matchAll(/^\s*(?:chain|set|map) (\S+) \{/gm)].map(([, name = '']) => name);
@@ -44,7 +43,9 @@ const CURRENT_NAMES = declaredNames(
   tableDeclarationScript(staticServiceChains(modeOptions()), 'IPv4'),
 ).concat(allPortsAffinityMap(0), allPortsAffinityMap(1));
 /** Names of chains, sets and maps that only the earlier table has. */
-const EARLIER_NAMES = new Set(declaredNames(TABLE).filter((name) => !CURRENT_NAMES.includes(name)));
+const EARLIER_NAMES = new Set(
+  declaredNames(EARLIER_TABLE).filter((name) => !CURRENT_NAMES.includes(name)),
+);
 
 describe('nftables upgrade: an agent takes over a table with the earlier names', () => {
   let lab: Lab;
@@ -121,8 +122,7 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
 
   /** Loads the table that an agent with the earlier names wrote for `services`. */
   const loadEarlierTable = async (family: Family) => {
-    const values: Readonly<Record<string, string>> = {
-      FAMILY: family === 4 ? 'ip' : 'ip6',
+    const input = earlierTable(family, {
       PODS: PODS[family],
       NODE: addressOf(lab.node, family),
       WEB: VIPS.web[family],
@@ -135,12 +135,8 @@ describe('nftables upgrade: an agent takes over a table with the earlier names',
       CLIENT: addressOf(lab.client, family),
       POD_1: addressOf(lab.pods[0], family),
       POD_2: addressOf(lab.pods[1], family),
-    };
-    const script = TABLE.replace(/\b[A-Z]+(?:_\d)?\b/g, (word) => values[word] ?? word)
-      .split('\n')
-      // nft 1.0.6 aborts on rules that update an affinity map with IPv6 keys.
-      .filter((line) => family === 4 || !line.includes(' update @'));
-    await lab.node.exec('nft', ['-f', '-'], { input: script.join('\n') });
+    });
+    await lab.node.exec('nft', ['-f', '-'], { input });
   };
 
   /** Names of all chains, sets and maps of the table, in both families. */
