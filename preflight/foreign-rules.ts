@@ -3,7 +3,13 @@ import { socketAddress } from '../api/addresses.ts';
 import type { Protocol } from '../api/objects.ts';
 import { finish, type Steps } from '../api/steps.ts';
 import { PRIORITY } from '../netlink/nftables/hooks.ts';
-import { type BaseChain, type Ending, type TestPacket, walkSteps } from './packet-walk.ts';
+import {
+  type BaseChain,
+  dependenceOf,
+  type Ending,
+  type TestPacket,
+  walkSteps,
+} from './packet-walk.ts';
 import { type CheckResult, type Fact, fail, notSeen, ok, warn } from './result.ts';
 
 /** Addresses for test packets of one family; undefined where none is known. */
@@ -82,7 +88,7 @@ function masquerades(
     if (!isCertain) {
       return warn(
         name,
-        `${place} may masquerade connections from pods to endpoints (it depends on sets or interfaces)`,
+        `${place} may masquerade connections from pods to endpoints (it depends on ${dependenceOf(ending)})`,
         action,
       );
     }
@@ -306,7 +312,7 @@ function dropResult(
   const action = `accept these packets in table ${base.table}: Portwide cannot undo a drop of another table`;
   return isCertain
     ? certain(name, `${place} drops ${what}`, action)
-    : warn(name, `${place} may drop ${what} (it depends on sets or interfaces)`, action);
+    : warn(name, `${place} may drop ${what} (it depends on ${dependenceOf(ending)})`, action);
 }
 
 /** One result for a base chain: that about pods, if there is one. */

@@ -1,239 +1,256 @@
-/** Reads the JSON of `nft list table` (libnftables-json(5)) as rules of a packet walk. */
-import { canonicalAddress, canonicalCidr } from '../api/addresses.ts';
-import { isRecord } from '../api/read-field.ts';
+/** Turns decoded rules of nf_tables into rules of a packet walk. */
 import { HOOKS } from '../netlink/nftables/hooks.ts';
-import type { BaseChain, Match, Rule, Verdict } from './packet-walk.ts';
+import type { ListedRule, ListedTable } from '../netlink/nftables/rule-list.ts';
+import type { KeyRange, SetContent, Statement, Term } from '../netlink/nftables/statement.ts';
+import { addressSize } from '../netlink/nftables/statement-text.ts';
+import { FAMILY_NAMES, type NftTable } from '../netlink/nftables/types.ts';
+import {
+  addressText,
+  bitNames,
+  hasBits,
+  maskLength,
+  nameOf,
+  numberOf,
+  prefixLength,
+} from '../netlink/nftables/value-text.ts';
+import type { BaseChain, Match, Rule } from './packet-walk.ts';
 
-/** A base chain as `nft --json list chains` prints it. */
-export interface NftBaseChain {
-  readonly family: string;
-  readonly table: string;
-  readonly name: string;
-  readonly type: string;
-  readonly hook: string;
-  readonly priority: number;
-  readonly policy: 'accept' | 'drop';
+/** Rules of a packet walk that one rule of nf_tables stands for. */
+export interface NftWalkRules {
+  readonly chain: string;
+  readonly handle: number;
+  readonly comment: string | undefined;
+  readonly rules: readonly Rule[];
 }
 
-type Json = Readonly<Record<string, unknown>>;
-
-/** The base chains in the output of `nft --json list chains`. @throws SyntaxError */
-export function nftBaseChains(output: string): NftBaseChain[] {
-  return objectsOf(output, 'chain').flatMap((chain) =>
-    typeof chain.hook !== 'string'
-      ? []
-      : [
-          {
-            family: String(chain.family),
-            table: String(chain.table),
-            name: String(chain.name),
-            type: String(chain.type),
-            hook: chain.hook,
-            priority: Number(chain.prio),
-            policy: chain.policy === 'drop' ? 'drop' : 'accept',
-          },
-        ],
-  );
+/** For `readRuleset`. */
+export function nftWalkRules(
+  { chain, handle, comment }: Pick<ListedRule, 'chain' | 'handle' | 'comment'>,
+  statements: readonly Statement[],
+): NftWalkRules {
+  return { chain, handle, comment, rules: rulesOf(statements) };
 }
 
 /**
  * The base chains of a table that may drop or masquerade packets; those without rules in families netdev and bridge do
  * nothing, and are left out.
- * @param output of `nft --json list table FAMILY TABLE`.
- * @throws SyntaxError
  */
-export function nftChains(output: string): BaseChain[] {
+export function nftChains(table: NftTable, listed: ListedTable<NftWalkRules>): BaseChain[] {
+  const family = FAMILY_NAMES[table.family] ?? String(table.family);
   const chains = new Map<string, Rule[]>();
   const counts = new Map<string, number>();
-  for (const rule of objectsOf(output, 'rule')) {
-    const name = String(rule.chain);
-    const rules = chains.get(name) ?? [];
-    const position = (counts.get(name) ?? 0) + 1;
-    counts.set(name, position);
-    const named = { name: ruleName(rule, position) };
-    const read = rulesOf(Array.isArray(rule.expr) ? rule.expr : []);
-    rules.push(...read.map((each) => ({ ...each, ...named })));
-    chains.set(name, rules);
+  for (const { chain, handle, comment, rules } of listed.rules) {
+    const position = (counts.get(chain) ?? 0) + 1;
+    counts.set(chain, position);
+    const name = `rule ${position} (handle ${handle}${comment === undefined ? '' : `: ${comment}`})`;
+    const all = chains.get(chain) ?? [];
+    for (const rule of rules) all.push({ ...rule, name });
+    chains.set(chain, all);
   }
-  return nftBaseChains(output).flatMap(({ type, hook, ...given }): BaseChain[] => {
-    const { family, table, name, priority, policy } = given;
+  return listed.chains.flatMap(({ name, base }): BaseChain[] => {
+    if (base === undefined) return [];
+    const { priority } = base;
+    const known = FAMILIES.has(family) ? HOOKS[base.hook] : undefined;
     // Chains that translate destinations drop nothing.
-    if (type === 'nat' && hook !== 'postrouting') return [];
-    const base = { table: `${family} ${table}`, chain: name, priority, policy, chains };
-    const known = FAMILIES.has(family) ? HOOKS.find((each) => each === hook) : undefined;
-    if (known !== undefined) return [{ ...base, hook: known }];
-    const isEmpty = policy === 'accept' && (chains.get(name) ?? []).length === 0;
-    return isEmpty ? [] : [{ ...base, hook: 'other' }];
+    if (base.type === 'nat' && known !== 'postrouting') return [];
+    const policy = base.policy === NF_DROP ? 'drop' : 'accept';
+    const described = {
+      table: `${family} ${table.name}`,
+      chain: name,
+      priority,
+      policy,
+      chains,
+    } as const;
+    if (known !== undefined) return [{ ...described, hook: known }];
+    const isEmpty = policy === 'accept' && !counts.has(name);
+    return isEmpty ? [] : [{ ...described, hook: 'other' }];
   });
-}
-
-/** @param position in its chain, from 1. */
-function ruleName({ handle, comment }: Json, position: number): string {
-  const shown = [
-    ...(typeof handle === 'number' ? [`handle ${handle}`] : []),
-    ...(typeof comment === 'string' ? [comment] : []),
-  ];
-  return `rule ${position}${shown.length === 0 ? '' : ` (${shown.join(': ')})`}`;
 }
 
 const FAMILIES: ReadonlySet<string> = new Set(['inet', 'ip', 'ip6']);
+const NF_DROP = 0;
+const UNKNOWN: Match = { kind: 'unknown' };
 
-function objectsOf(output: string, kind: string): Json[] {
-  const document: unknown = JSON.parse(output);
-  const list = isRecord(document) ? document.nftables : undefined;
-  return (Array.isArray(list) ? list : []).flatMap((object: unknown) => {
-    const found = isRecord(object) ? object[kind] : undefined;
-    return isRecord(found) ? [found] : [];
-  });
-}
-
-/** The rules of an expression list: several for a verdict map, and for a mark before a verdict. */
-function rulesOf(expressions: readonly unknown[]): Rule[] {
+/** The rules of a list of statements: several for a verdict map, and for a mark before a verdict. */
+function rulesOf(statements: readonly Statement[]): Rule[] {
   const matches: Match[] = [];
   const rules: Rule[] = [];
-  for (const expression of expressions) {
-    if (!isRecord(expression)) continue;
-    const [kind = '', body] = Object.entries(expression)[0] ?? [];
-    if (kind === 'match' && isRecord(body)) matches.push(...matchesOf(body));
-    else if (kind === 'vmap' && isRecord(body))
-      return [...rules, ...verdictMapRules(matches, body)];
-    // Extensions of iptables, and limits, depend on state that is not known here.
-    else if (kind === 'xt' || kind === 'limit') matches.push({ kind: 'unknown' });
-    else if (kind === 'mangle') rules.push({ matches: [...matches], verdict: { kind: 'mark' } });
-    else {
-      const verdict = verdictOf(kind, body);
-      const isReject = kind === 'reject';
-      if (verdict !== undefined) return [...rules, { matches, verdict, isReject }];
+  const add = (rule: Omit<Rule, 'matches'>) => rules.push({ matches: [...matches], ...rule });
+  for (const statement of statements) {
+    switch (statement.kind) {
+      case 'compare':
+      case 'range':
+      case 'lookup':
+        matches.push(...matchesOf(statement));
+        break;
+      case 'condition':
+        matches.push(UNKNOWN);
+        break;
+      case 'setMark':
+        add({ verdict: { kind: 'mark' } });
+        break;
+      case 'unknown':
+        // A program decides about the packet, or the kernel does what is not known here.
+        rules.push({
+          matches: [...matches, UNKNOWN],
+          verdict: { kind: 'drop' },
+          unknown: statement.words,
+        });
+        matches.push(UNKNOWN);
+        break;
+      case 'verdictMap':
+        return [...rules, ...verdictMapRules(matches, statement.terms, statement.set)];
+      case 'verdict':
+        add({ verdict: statement.verdict, isReject: false });
+        return rules;
+      case 'reject':
+        add({ verdict: { kind: 'drop' }, isReject: true });
+        return rules;
+      case 'translate':
+        if (statement.what === 'source') {
+          add({ verdict: { kind: 'masquerade' } });
+          return rules;
+        }
+        break;
+      case 'action':
+        break;
     }
   }
   return rules;
 }
 
-function verdictMapRules(matches: readonly Match[], { key, data }: Json): Rule[] {
-  const elements = isRecord(data) && Array.isArray(data.set) ? data.set : undefined;
-  // The content of a named map is not listed: any of its verdicts is possible, and none is assumed.
-  return (elements ?? []).flatMap((element: unknown) => {
-    if (!Array.isArray(element) || !isRecord(element[1])) return [];
-    const [kind = '', body] = Object.entries(element[1])[0] ?? [];
-    const verdict = verdictOf(kind, body);
-    const match = matchesOf({ op: '==', left: key, right: element[0] });
-    return verdict === undefined ? [] : [{ matches: [...matches, ...match], verdict }];
+function verdictMapRules(
+  matches: readonly Match[],
+  terms: readonly Term[],
+  { elements = [] }: SetContent,
+): Rule[] {
+  // The content of a named map changes: any of its verdicts is possible, and none is assumed.
+  return elements.flatMap(({ keys, data }) => {
+    if (data === undefined || Buffer.isBuffer(data)) return [];
+    const key = keys === undefined ? [] : keyMatches(terms, [keys], false);
+    return [{ matches: [...matches, ...key], verdict: data }];
   });
 }
 
-function verdictOf(kind: string, body: unknown): Verdict | undefined {
-  switch (kind) {
-    case 'accept':
-    case 'drop':
-    case 'return':
-      return { kind };
-    case 'reject':
-      return { kind: 'drop' };
-    case 'masquerade':
-    case 'snat':
-      return { kind: 'masquerade' };
-    case 'jump':
-    case 'goto':
-      return { kind, chain: isRecord(body) ? String(body.target) : '' };
-    default:
-      return undefined;
+function matchesOf(
+  statement: Extract<Statement, { kind: 'compare' | 'range' | 'lookup' }>,
+): readonly Match[] {
+  if (statement.kind === 'lookup') {
+    const { terms, set, negated } = statement;
+    const keys = set.elements?.map((element) => element.keys);
+    // A catch-all element has no key.
+    const isKnown = keys?.every((each) => each !== undefined) === true;
+    return isKnown ? keyMatches(terms, keys, negated) : keyMatches(terms, undefined, negated);
   }
+  const { term } = statement;
+  if (statement.kind === 'range') return keyMatches([term], [statement], statement.negated);
+  const { op, value } = statement;
+  if (op === '==' || op === '!=')
+    return keyMatches([term], [{ first: value, last: value }], op === '!=');
+  // Other comparisons are of numbers.
+  const isFrom = op === '>=' || op === '<';
+  const ends = { first: Buffer.alloc(value.length), last: Buffer.alloc(value.length, 0xff) };
+  const keys = { ...ends, ...(isFrom ? { first: value } : { last: value }) };
+  return keyMatches([term], [keys], op === '<' || op === '>');
 }
 
-const UNKNOWN: Match = { kind: 'unknown' };
-
-const INTERFACE_KEYS = ['iif', 'iifname', 'oif', 'oifname'];
-
-function matchesOf({ op, left, right }: Json): Match[] {
-  if (!isRecord(left) || !(op === '==' || op === '!=' || op === 'in')) return [UNKNOWN];
-  const negated = op === '!=';
-  const values = valuesOf(right);
-  if (isRecord(left.payload)) {
-    const match = values === undefined ? UNKNOWN : payloadMatch(left.payload, values, negated);
-    return [...headerMatch(left.payload), match];
-  }
-  if (values === undefined) return [UNKNOWN];
-  if (isRecord(left.meta)) {
-    const key = String(left.meta.key);
-    if (!INTERFACE_KEYS.includes(key)) return [metaMatch(key, values, negated)];
-    return values.length === 1
-      ? [{ kind: 'interface', name: String(values[0]), negated }]
-      : [UNKNOWN];
-  }
-  if (isRecord(left.ct) && ['state', 'status'].includes(String(left.ct.key))) {
-    return [{ kind: 'state', states: values.map(String), negated }];
-  }
-  if (isRecord(left.fib) && left.fib.result === 'oif' && isOfSource(left.fib)) {
-    // Without a route back, the interface is 0.
-    const isMissing = values.length === 1 && (values[0] === false || values[0] === '0');
-    return [isMissing ? { kind: 'reversePath', negated } : UNKNOWN];
-  }
-  return [UNKNOWN];
+/** @param keys that the value has, or has not if negated; undefined if they are not known. */
+function keyMatches(
+  terms: readonly Term[],
+  keys: readonly KeyRange[] | undefined,
+  negated: boolean,
+): Match[] {
+  const [term] = terms;
+  if (term === undefined || terms.length > 1) return [UNKNOWN];
+  const match = keys === undefined ? UNKNOWN : termMatch(term, keys, negated);
+  // A match on a field of a header does not match packets without this header, negated or not.
+  const family = /^ip6? /.exec(term.name)?.[0];
+  if (family === undefined) return [match];
+  return [{ kind: 'family', family: family === 'ip ' ? 'IPv4' : 'IPv6' }, match];
 }
 
-function isOfSource({ flags }: Json): boolean {
-  return flags === 'saddr' || (Array.isArray(flags) && flags.includes('saddr'));
-}
-
-/** A match on a field of a header does not match packets without this header, negated or not. */
-function headerMatch({ protocol }: Json): Match[] {
-  if (protocol === 'tcp' || protocol === 'udp' || protocol === 'sctp') {
-    return [{ kind: 'protocol', names: [protocol], negated: false }];
-  }
-  if (protocol !== 'ip' && protocol !== 'ip6') return [];
-  return [{ kind: 'family', family: protocol === 'ip' ? 'IPv4' : 'IPv6' }];
-}
-
-function payloadMatch({ field }: Json, values: readonly unknown[], negated: boolean): Match {
-  if (field === 'saddr' || field === 'daddr') {
-    const cidrs = values.map(cidrOf);
+function termMatch(term: Term, keys: readonly KeyRange[], negated: boolean): Match {
+  const { name, kind, bits } = term;
+  if (bits !== undefined) return maskedMatch(term, bits, keys, negated);
+  const values = keys.flatMap(({ first, last }) => (first.equals(last) ? [first] : []));
+  const [only] = values.length === 1 && keys.length === 1 ? values : [];
+  const areSingle = values.length === keys.length;
+  if (/^ip6? [sd]addr$/.test(name)) {
+    const cidrs = keys.map((key) => cidrOf(key, addressSize(term)));
     if (cidrs.includes(undefined)) return UNKNOWN;
-    const kind = field === 'saddr' ? 'source' : 'destination';
-    return { kind, cidrs: cidrs.filter((cidr) => cidr !== undefined), negated };
+    const of = name.endsWith('saddr') ? 'source' : 'destination';
+    return { kind: of, cidrs: cidrs.filter((cidr) => cidr !== undefined), negated };
   }
-  if (field === 'dport') {
-    const ranges = values.map(portRange);
-    return ranges.every((range) => range !== undefined)
-      ? { kind: 'port', ranges: ranges.filter((range) => range !== undefined), negated }
+  if (kind === 'port' && / dport$/.test(name) && !name.startsWith('ct ')) {
+    const ranges = keys.map(
+      ({ first, last }) => [numberOf(kind, first), numberOf(kind, last)] as const,
+    );
+    return { kind: 'port', ranges, negated };
+  }
+  if (kind === 'protocol' && !name.startsWith('ct ') && areSingle)
+    return { kind: 'protocol', names: values.map((value) => `${numberOf(kind, value)}`), negated };
+  if (only === undefined) {
+    const isState = name === 'ct state' && areSingle;
+    return isState ? { kind: 'state', states: values.flatMap(stateOf), negated } : UNKNOWN;
+  }
+  if (name === 'meta nfproto') return familyMatch(numberOf(kind, only) === 10, negated);
+  if (name === 'meta mark')
+    return { kind: 'mark', value: numberOf(kind, only), mask: 0xffffffff, negated };
+  if (INTERFACE_FIELDS.includes(name)) {
+    const interfaceName = kind === 'name' ? nameOf(only) : String(numberOf(kind, only));
+    return { kind: 'interface', name: interfaceName, negated };
+  }
+  if (name === 'ct state') return { kind: 'state', states: stateOf(only), negated };
+  if (/^fib saddr\b.* oif$/.test(name)) {
+    // Without a route back, the interface is 0.
+    const isMissing = numberOf(kind, only) === 0;
+    const isPresence = kind === 'present';
+    return isMissing || isPresence
+      ? { kind: 'reversePath', negated: negated !== !isMissing }
       : UNKNOWN;
   }
-  if (field === 'protocol' || field === 'nexthdr') {
-    return { kind: 'protocol', names: values.map(String), negated };
-  }
   return UNKNOWN;
 }
 
-function metaMatch(key: string, values: readonly unknown[], negated: boolean): Match {
-  if (key === 'l4proto') return { kind: 'protocol', names: values.map(String), negated };
-  if (key === 'nfproto') {
-    const family = values[0] === 'ipv6' ? 'IPv6' : 'IPv4';
-    const other = family === 'IPv6' ? 'IPv4' : 'IPv6';
-    return { kind: 'family', family: negated ? other : family };
-  }
-  if (key === 'mark' && values.length === 1) {
-    return { kind: 'mark', value: Number(values[0]), mask: 0xffffffff, negated };
-  }
-  return UNKNOWN;
+const INTERFACE_FIELDS = ['iif', 'iifname', 'oif', 'oifname'];
+
+function familyMatch(isIpv6: boolean, negated: boolean): Match {
+  return { kind: 'family', family: isIpv6 !== negated ? 'IPv6' : 'IPv4' };
 }
 
-/** The values of the right side; undefined for a named set, whose content is not listed. */
-function valuesOf(right: unknown): readonly unknown[] | undefined {
-  if (typeof right === 'string' && right.startsWith('@')) return undefined;
-  if (isRecord(right) && Array.isArray(right.set)) return right.set;
-  return Array.isArray(right) ? right : [right];
+function stateOf(value: Buffer): string[] {
+  return bitNames('state', value);
 }
 
-function cidrOf(value: unknown): string | undefined {
-  if (typeof value === 'string') {
-    const address = canonicalAddress(value);
-    return address && `${address}/${address.includes(':') ? 128 : 32}`;
-  }
-  const prefix = isRecord(value) ? value.prefix : undefined;
-  return isRecord(prefix) ? canonicalCidr(`${prefix.addr}/${prefix.len}`) : undefined;
+/** A comparison of some bits of a field. */
+function maskedMatch(
+  term: Term,
+  { mask, xor }: NonNullable<Term['bits']>,
+  keys: readonly KeyRange[],
+  negated: boolean,
+): Match {
+  const [key] = keys;
+  const isOne = keys.length === 1 && key?.first.equals(key.last) === true;
+  if (key === undefined || !isOne || xor.some((byte) => byte !== 0)) return UNKNOWN;
+  const { first: value } = key;
+  const { name, kind } = term;
+  // A bit of several: not equal to 0.
+  if (
+    hasBits(kind) &&
+    ['ct state', 'ct status'].includes(name) &&
+    value.every((byte) => byte === 0)
+  )
+    return { kind: 'state', states: bitNames(kind, mask), negated: !negated };
+  if (name === 'meta mark')
+    return { kind: 'mark', value: numberOf(kind, value), mask: numberOf(kind, mask), negated };
+  const length = kind === 'address' ? maskLength(mask) : undefined;
+  if (length === undefined || !/^ip6? [sd]addr$/.test(name)) return UNKNOWN;
+  const cidrs = [`${addressText(value, addressSize(term))}/${length}`];
+  return { kind: name.endsWith('saddr') ? 'source' : 'destination', cidrs, negated };
 }
 
-function portRange(value: unknown): readonly [number, number] | undefined {
-  if (typeof value === 'number') return [value, value];
-  const range = isRecord(value) ? value.range : undefined;
-  return Array.isArray(range) ? [Number(range[0]), Number(range[1])] : undefined;
+/** @param size bytes of an address; a key has all of them, or the first ones, which a prefix compares. */
+function cidrOf(keys: KeyRange, size: number): string | undefined {
+  const length = prefixLength(keys);
+  return length === undefined ? undefined : `${addressText(keys.first, size)}/${length}`;
 }

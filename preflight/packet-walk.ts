@@ -67,6 +67,8 @@ export interface Rule {
   readonly name?: string;
   /** Whether a drop sends an error to the source. */
   readonly isReject?: boolean;
+  /** What the rule does is not known: its words. The verdict, a drop, is only possible. */
+  readonly unknown?: string;
 }
 
 /** A chain at a hook of netfilter, with the chains of its table. */
@@ -88,6 +90,13 @@ export interface Ending {
   readonly by: 'rule' | 'policy';
   /** The rule that decides; undefined for a policy. */
   readonly rule?: Rule;
+}
+
+/** What decides whether the rule of a possible ending does so. */
+export function dependenceOf({ rule }: Ending): string {
+  return rule?.unknown === undefined
+    ? 'sets or interfaces'
+    : `what is not evaluated: ${rule.unknown}`;
 }
 
 /** Interfaces that do not carry packets of pods: the bridges of Docker, libvirt and LXC. */

@@ -29,8 +29,8 @@ fi
 # Tests and benchmarks also run in a separate kernel, user-mode-linux: see test/uml.
 kernel=
 case " $* " in
-  # Tests of the status page, and of releases and upgrades.
-  *" test "*) needed="$needed chromium:chromium git:git" ;;
+  # Tests of the status page, of releases and upgrades, and of the programs that an agent runs.
+  *" test "*) needed="$needed chromium:chromium git:git strace:strace" ;;
 esac
 case " $* " in
   *" test "* | *" bench "*)

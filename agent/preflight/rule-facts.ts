@@ -2,19 +2,20 @@
 import { IP_FAMILIES, type IpFamily } from '../../api/objects.ts';
 import { VARIANTS, type Variant } from '../../iptables/commands.ts';
 import { hasServiceRules, iptablesTables, savedTable } from '../../iptables/variant.ts';
+import { readRuleset } from '../../netlink/nftables/rule-list.ts';
+import { listTables } from '../../netlink/nftables/tables.ts';
 import { TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
+import { FAMILY_NAMES } from '../../netlink/nftables/types.ts';
 import { TABLE } from '../../nftables/static-chains.ts';
 import { POLICY_TABLES } from '../../policy/compile/policy-table.ts';
 import type { RuleCounts } from '../../preflight/iptables.ts';
 import { FOREIGN_TABLES, iptablesChains } from '../../preflight/iptables-rules.ts';
-import { type NftBaseChain, nftBaseChains, nftChains } from '../../preflight/nft-rules.ts';
+import { nftChains, nftWalkRules } from '../../preflight/nft-rules.ts';
 import type { BaseChain } from '../../preflight/packet-walk.ts';
-import { ProgramError, runProgram } from '../../process/run-program.ts';
+import { ProgramError } from '../../process/run-program.ts';
 import { FLOWS_TABLE } from '../../status/traffic/refusal-log.ts';
 import { KUBE_PROXY_TABLE } from '../../takeover/nft-tables.ts';
 
-/** Milliseconds and bytes for one call of nft. Elements of sets are not printed, so only rules take space. */
-const NFT_LIMITS = { timeout: 60_000, maxBuffer: 64 * 1024 * 1024 };
 /** Tables of Portwide, also while a client looks, and of kube-proxy. */
 export const OWN_TABLES: readonly string[] = [
   TABLE,
@@ -68,24 +69,29 @@ export function nftFamily(family: IpFamily): 'ip' | 'ip6' {
   return family === 'IPv4' ? 'ip' : 'ip6';
 }
 
-/** The base chains of other programs in nf_tables, except tables that iptables-nft has read. */
-export async function readNftChains(read: ReadonlySet<string>): Promise<BaseChain[]> {
-  const output = await nft('list', 'chains');
-  const tables = new Map<string, NftBaseChain>();
-  for (const chain of nftBaseChains(output)) {
-    const name = `${chain.family} ${chain.table}`;
-    const isForeign =
-      ['ip', 'ip6', 'inet', 'netdev', 'bridge'].includes(chain.family) &&
-      !OWN_TABLES.includes(chain.table);
-    if (isForeign && !read.has(name)) tables.set(name, chain);
-  }
+/**
+ * The base chains of other programs in nf_tables, except tables that iptables-nft has read.
+ * @param maxRules of one table.
+ * @throws RangeError if a table has more rules; NetlinkError.
+ */
+export async function readNftChains(
+  read: ReadonlySet<string>,
+  maxRules = Number.POSITIVE_INFINITY,
+): Promise<BaseChain[]> {
   const chains: BaseChain[] = [];
-  for (const { family, table } of tables.values()) {
-    chains.push(...nftChains(await nft('list', 'table', family, table)));
+  for (const table of await listTables()) {
+    const name = `${FAMILY_NAMES[table.family]} ${table.name}`;
+    if (!FAMILIES.has(table.family) || OWN_TABLES.includes(table.name) || read.has(name)) continue;
+    const listed = await readRuleset(table, nftWalkRules, maxRules);
+    if (listed === undefined) throw tooManyRules(`table ${name}`);
+    chains.push(...nftChains(table, listed));
   }
   return chains;
 }
 
-function nft(...command: readonly string[]): Promise<string> {
-  return runProgram('nft', ['--json', '--terse', ...command], NFT_LIMITS);
+/** NFPROTO_ of inet, ip, netdev, bridge and ip6. */
+const FAMILIES: ReadonlySet<number> = new Set([1, 2, 5, 7, 10]);
+
+export function tooManyRules(where: string): RangeError {
+  return new RangeError(`${where} has too many rules; trace with --live, or run portwide check`);
 }

@@ -413,8 +413,9 @@ export class NetlinkSocket {
 export async function withSocket<T>(
   protocol: number,
   use: (socket: NetlinkSocket) => Promise<T>,
+  options: NetlinkSocketOptions = {},
 ): Promise<T> {
-  const socket = new NetlinkSocket(protocol);
+  const socket = new NetlinkSocket(protocol, options);
   try {
     return await use(socket);
   } finally {

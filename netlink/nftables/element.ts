@@ -132,24 +132,27 @@ function bounded(value: Buffer, limit: number): Buffer {
 /**
  * Visits the elements in a reply to `elementsRequest`. The caller may keep the elements: the
  * message is copied once, not per element.
+ * @param visitOthers Called with the data of the catch-all element, which has no key.
  * @throws MalformedMessage; whatever `visit` throws.
  */
 export function visitElements(
   { payload }: NetlinkMessage,
   visit: (element: NftRawElement) => void,
+  visitOthers: (data: NftElement['data']) => void = () => undefined,
 ): void {
   const bytes = Buffer.from(payload);
   walkAttributes(bytes, NFGENMSG_LENGTH, bytes.length, (type, listStart, listEnd) => {
     if (type !== NFTA_SET_ELEM_LIST_ELEMENTS) return;
     walkAttributes(bytes, listStart, listEnd, (_, start, end) => {
-      const element = readElement(bytes, start, end);
-      if (element !== undefined) visit(element);
+      const { key, ...rest } = readElement(bytes, start, end);
+      if (key === undefined) visitOthers(rest.data);
+      else visit({ key, ...rest });
     });
   });
 }
 
-/** @returns undefined for the catch-all element, which has no key. */
-function readElement(bytes: Buffer, start: number, end: number): NftRawElement | undefined {
+/** @returns without a key for the catch-all element. */
+function readElement(bytes: Buffer, start: number, end: number): Partial<NftRawElement> {
   let key: Buffer | undefined;
   const rest: {
     -readonly [K in Exclude<keyof NftRawElement, 'key'>]?: NonNullable<NftRawElement[K]>;
@@ -165,7 +168,7 @@ function readElement(bytes: Buffer, start: number, end: number): NftRawElement |
     } else if (type === NFTA_SET_ELEM_USERDATA) rest.userdata = bytes.subarray(from, to);
     else if (type === NFTA_SET_ELEM_EXPIRATION) rest.timeoutMs = readMilliseconds(bytes, from, to);
   });
-  return key === undefined ? undefined : { key, ...rest };
+  return key === undefined ? rest : { key, ...rest };
 }
 
 function readValue(bytes: Buffer, start: number, end: number): Buffer {

@@ -74,9 +74,9 @@ const NFT_TABLE_F_OWNER = 2;
 const NFTA_ELEMENT_SET = 2;
 export const NFTA_CHAIN_NAME = 3;
 const NFTA_GEN_ID = 1;
-const NFTA_RULE_CHAIN = 2;
-const NFTA_RULE_EXPRESSIONS = 4;
-const NFTA_RULE_USERDATA = 7;
+export const NFTA_RULE_CHAIN = 2;
+export const NFTA_RULE_EXPRESSIONS = 4;
+export const NFTA_RULE_USERDATA = 7;
 export const NFTA_SET_FLAGS = 3;
 
 /** NFT_NAME_MAXLEN, with the NUL. */

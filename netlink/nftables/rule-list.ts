@@ -1,35 +1,47 @@
-/** Lists the rules of a chain in the kernel, of any program: handles, comments and what the rules do. */
+/** Lists rules in the kernel, of any program: handles, comments and what the rules do. */
 import { readAttributes, requiredAttribute, walkAttributes } from '../core/attribute.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
 import { ENOENT, undefinedOnErrno } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
-import { readNumber } from '../core/network-order.ts';
+import { readU64 } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
-import { withSocket } from '../core/socket.ts';
+import { type NetlinkSocket, withSocket } from '../core/socket.ts';
 import { readText } from '../core/text.ts';
+import { listLinks } from '../route/rtnetlink.ts';
+import { readExistingChain } from './chain.ts';
 import { readComment } from './comment.ts';
+import { decodeRule, type RuleContext } from './decode-rule.ts';
 import { NFTA_LIST_ELEM } from './element.ts';
-import { isNewMessage, nameAttribute, nftRequest, textAttribute } from './message.ts';
-import type { NftTable } from './types.ts';
+import {
+  chainsRequest,
+  isNewMessage,
+  NFTA_RULE_CHAIN,
+  NFTA_RULE_EXPRESSIONS,
+  NFTA_RULE_USERDATA,
+  rulesRequest,
+  textAttribute,
+} from './message.ts';
+import { NFTA_EXPR_DATA, NFTA_EXPR_NAME } from './rule.ts';
+import { readSets } from './set-content.ts';
+import type { Statement } from './statement.ts';
+import { ruleText } from './statement-text.ts';
+import type { NftExistingChain, NftTable } from './types.ts';
 
-/** linux/netfilter/nf_tables.h */
-const NFTA_RULE_CHAIN = 2;
 const NFTA_RULE_HANDLE = 3;
-const NFTA_RULE_EXPRESSIONS = 4;
-const NFTA_RULE_USERDATA = 7;
-const NFTA_EXPR_NAME = 1;
-const NFTA_EXPR_DATA = 2;
 /** Attributes of the expressions `match` and `target` (linux/netfilter/nf_tables_compat.h). */
 const NFTA_XT_NAME = 1;
 const NFTA_XT_INFO = 3;
 
 /** A rule as a list shows it. */
 export interface ListedRule {
+  readonly chain: string;
   readonly handle: number;
   /** Comment of nft or of iptables-nft; undefined without one. */
   readonly comment: string | undefined;
   /** Names of expressions and, for iptables-nft, of targets: `payload`, `reject`, `DNAT`. */
   readonly operations: readonly string[];
+  /** Encoded; see `decodeRule`. */
+  readonly expressions: Buffer;
 }
 
 /**
@@ -37,7 +49,7 @@ export interface ListedRule {
  * @throws NetlinkError; RangeError for an invalid name.
  */
 export async function listRules(table: NftTable, chain: string): Promise<ListedRule[] | undefined> {
-  const request = nftRequest('GET', 'rule', table, [nameAttribute(NFTA_RULE_CHAIN, chain)]);
+  const request = rulesRequest(table, chain);
   const dump = withSocket(NETLINK_NETFILTER, (socket) => socket.dump(request, readRule));
   return await undefinedOnErrno(dump, ENOENT);
 }
@@ -51,7 +63,8 @@ export function readRule(message: NetlinkMessage): ListedRule | undefined {
   const userdata = attributes.get(NFTA_RULE_USERDATA);
   const operations: string[] = [];
   let comment = userdata && readComment(userdata);
-  const expressions = attributes.get(NFTA_RULE_EXPRESSIONS) ?? Buffer.alloc(0);
+  // The memory of the message is reused.
+  const expressions = Buffer.from(attributes.get(NFTA_RULE_EXPRESSIONS) ?? []);
   walkAttributes(expressions, 0, expressions.length, (type, start, end) => {
     if (type !== NFTA_LIST_ELEM) return;
     const expression = readAttributes(expressions, start, end);
@@ -65,6 +78,66 @@ export function readRule(message: NetlinkMessage): ListedRule | undefined {
     if (xtName === 'comment') comment ??= readText(data.get(NFTA_XT_INFO) ?? Buffer.alloc(0));
     else operations.push(xtName);
   });
-  const high = readNumber(handle, 0, 8, 4);
-  return { handle: high * 2 ** 32 + readNumber(handle, 4, 8, 4), comment, operations };
+  return {
+    chain: textAttribute(attributes, NFTA_RULE_CHAIN),
+    handle: readU64(handle, 0, handle.length),
+    comment,
+    operations,
+    expressions,
+  };
+}
+
+/** A rule near to the syntax of nft, as the kernel has it. @throws NetlinkError; MalformedMessage. */
+export async function readRuleText(table: NftTable, { expressions }: ListedRule): Promise<string> {
+  return await withSocket(NETLINK_NETFILTER, async (socket) => {
+    // An anonymous set is named in the rule that uses it.
+    const isWanted = (set: string) => expressions.includes(`${set}\0`);
+    const context = await contextOf(socket, table, isWanted);
+    return ruleText(decodeRule(expressions, context));
+  });
+}
+
+/** The chains of a table, and its rules, by chain and in their order. */
+export interface ListedTable<Rule> {
+  readonly chains: readonly NftExistingChain[];
+  readonly rules: readonly Rule[];
+}
+
+/**
+ * Reads a table of any program. Lets syncs of this process go first.
+ * @param pick Called for each rule, and again from the start if the table changed meanwhile.
+ * @returns undefined if the table has more than `maxRules` rules.
+ * @throws NetlinkError; MalformedMessage; whatever `pick` throws.
+ */
+export async function readRuleset<Rule>(
+  table: NftTable,
+  pick: (rule: ListedRule, statements: readonly Statement[]) => Rule,
+  maxRules: number,
+): Promise<ListedTable<Rule> | undefined> {
+  const read = async (socket: NetlinkSocket): Promise<ListedTable<Rule> | undefined> => {
+    let count = 0;
+    await socket.dump(rulesRequest(table, undefined), () => {
+      count += 1;
+    });
+    if (count > maxRules) return undefined;
+    const chains = await socket.dump(chainsRequest(table.family), (message) =>
+      readExistingChain(message, table.name),
+    );
+    const context = await contextOf(socket, table);
+    const rules = await socket.dump(rulesRequest(table, undefined), (message) => {
+      const rule = readRule(message);
+      return rule && pick(rule, decodeRule(rule.expressions, context));
+    });
+    return { chains, rules };
+  };
+  return await withSocket(NETLINK_NETFILTER, read, { inBackground: true });
+}
+
+async function contextOf(
+  socket: NetlinkSocket,
+  table: NftTable,
+  isWanted?: (set: string) => boolean,
+): Promise<RuleContext> {
+  const { names: links } = await listLinks();
+  return { family: table.family, sets: await readSets(socket, table, isWanted), links };
 }

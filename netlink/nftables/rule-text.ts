@@ -13,7 +13,7 @@ import {
   NFTA_VERDICT_CODE,
   VERDICT_CODES,
 } from './element.ts';
-import { NFTA_EXPR_DATA, NFTA_EXPR_NAME, REGISTER_BASE } from './rule.ts';
+import { NFTA_EXPR_DATA, NFTA_EXPR_NAME, registerNumber } from './rule.ts';
 
 type AttributeKind = 'register' | 'number' | 'text' | 'data';
 type Field = readonly [type: number, name: string, kind: AttributeKind];
@@ -186,12 +186,6 @@ function valueText(value: Buffer, kind: AttributeKind | undefined): string {
     case undefined:
       return `0x${value.toString('hex')}`;
   }
-}
-
-/** Registers 1 to 4 have 16 bytes; registers from 8 on are the same memory in units of 4 bytes. */
-function registerNumber(register: number): number {
-  const isWide = register > 0 && register < REGISTER_BASE;
-  return isWide ? REGISTER_BASE + (register - 1) * 4 : register;
 }
 
 function dataText(value: Buffer): string {

@@ -26,6 +26,12 @@ export type Register = number;
 export const REGISTER_BASE = 8;
 const VERDICT_REGISTER = 0;
 
+/** Registers 1 to 4 have 16 bytes; registers from 8 on are the same memory in units of 4 bytes. */
+export function registerNumber(register: number): number {
+  const isWide = register > 0 && register < REGISTER_BASE;
+  return isWide ? REGISTER_BASE + (register - 1) * 4 : register;
+}
+
 export const NFTA_EXPR_NAME = 1;
 export const NFTA_EXPR_DATA = 2;
 

@@ -47,6 +47,7 @@ export const DATATYPE = {
   IPv6: 8,
   protocol: 12,
   port: 13,
+  mark: 19,
   interfaceName: 41,
 } as const;
 

@@ -21,8 +21,8 @@ import { NFT_SET_FLAGS, type NftTable } from './types.ts';
 
 /** linux/netfilter/nf_tables.h */
 const NFTA_SET_KEY_TYPE = 4;
-const NFTA_SET_KEY_LEN = 5;
-const NFTA_SET_DATA_TYPE = 6;
+export const NFTA_SET_KEY_LEN = 5;
+export const NFTA_SET_DATA_TYPE = 6;
 const NFTA_SET_DATA_LEN = 7;
 const NFTA_SET_DESC = 9;
 const NFTA_SET_ID = 10;

@@ -149,6 +149,11 @@ export interface NftTable {
   readonly name: string;
 }
 
+/** Names of families by NFPROTO_ number (linux/netfilter.h). */
+export const FAMILY_NAMES: Readonly<Record<number, string>> = {
+  ...{ 1: 'inet', 2: 'ip', 3: 'arp', 5: 'netdev', 7: 'bridge', 10: 'ip6' },
+};
+
 /** The bit of NFTA_TABLE_FLAGS that detaches all chains of a table. */
 export const NFT_TABLE_DORMANT = 1;
 

@@ -129,7 +129,7 @@ export interface LiveTraceStep {
   readonly handle: number | null;
   /** What the rule or the chain is for; null if the agent does not know. */
   readonly purpose: string | null;
-  /** The rule in the syntax of its program, or its comment; null if the agent does not know. */
+  /** The rule, near to the syntax of nft, or its comment; null if the agent does not know. */
   readonly text: string | null;
   /** `accept`, `drop`, `reject`, `continue`, `jump CHAIN` and so on. */
   readonly verdict: string;

@@ -9,7 +9,7 @@ import {
   notEvaluated,
   placeOf,
 } from '../../preflight/foreign-rules.ts';
-import type { BaseChain, TestPacket } from '../../preflight/packet-walk.ts';
+import { type BaseChain, dependenceOf, type TestPacket } from '../../preflight/packet-walk.ts';
 import type { Fact } from '../../preflight/result.ts';
 import { BackgroundSlice } from '../../sync/precedence.ts';
 import { finishInSlices } from '../../sync/time-slice.ts';
@@ -373,7 +373,7 @@ function withEffects(
       ...path.uncertain,
       ...possible.map(
         (effect) =>
-          `${placeText(effect.finding)} may ${wordsOf(effect).may} the packet: it depends on ${path.source === null ? 'the source address, ' : ''}sets or interfaces`,
+          `${placeText(effect.finding)} may ${wordsOf(effect).may} the packet: it depends on ${path.source === null ? 'the source address, ' : ''}${dependenceOf(effect.finding.ending)}`,
       ),
     ],
   };

@@ -2,25 +2,14 @@
 import { IP_FAMILIES } from '../../api/objects.ts';
 import { addressFamily } from '../../netlink/core/address.ts';
 import { NetlinkError } from '../../netlink/core/error.ts';
-import { type ListedRule, listRules } from '../../netlink/nftables/rule-list.ts';
+import { type ListedRule, listRules, readRuleText } from '../../netlink/nftables/rule-list.ts';
 import type { TraceEvent } from '../../netlink/nftables/trace.ts';
 import { TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
-import type { NftTable } from '../../netlink/nftables/types.ts';
-import { chainText } from '../../nft/command.ts';
+import { FAMILY_NAMES, type NftTable } from '../../netlink/nftables/types.ts';
 import { POLICY_TABLES } from '../../policy/compile/policy-table.ts';
 import type { Backend } from '../../proxier/backend.ts';
 import type { RulePurpose } from '../../proxier/kernel-rule.ts';
 import type { RuleOwner } from '../api/trace.ts';
-
-/** Names of nf_tables families (linux/netfilter.h). */
-const FAMILIES: Readonly<Record<number, string>> = {
-  1: 'inet',
-  2: 'ip',
-  3: 'arp',
-  5: 'netdev',
-  7: 'bridge',
-  10: 'ip6',
-};
 
 /** What a matched rule does besides its verdict. */
 export type RuleAction = 'reject' | 'masquerade' | 'translate';
@@ -50,7 +39,7 @@ const ACTIONS: Readonly<Record<string, RuleAction>> = {
 
 const REWRITE_ACTIONS = { destination: 'translate', source: 'masquerade' } as const;
 
-/** Foreign rules whose text one trace reads with `nft`. */
+/** Foreign rules whose text one trace reads. */
 const MAX_FOREIGN_TEXTS = 5;
 
 /** Names rules for one trace. Reads each chain once, and again if it has changed. */
@@ -65,14 +54,16 @@ export class RuleNames {
 
   async name(event: TraceEvent): Promise<NamedRule> {
     const { family, table: name, chain, handle } = event;
-    const table = `${FAMILIES[family] ?? family} ${name}`;
+    const table = `${FAMILY_NAMES[family] ?? family} ${name}`;
     const rules = handle === undefined ? [] : await this.#rules({ family, name }, chain, handle);
     const index = rules.findIndex((each) => each.handle === handle);
     const listed = rules[index];
     const purpose = this.#purpose(event, index);
     const owner = ownerOf(event, purpose);
     const isFinal = event.verdict?.kind === 'drop' && owner === 'other';
-    const text = purpose?.text ?? (isFinal ? await this.#foreignText(event) : undefined);
+    const text =
+      purpose?.text ??
+      (isFinal ? await this.#foreignText({ family, name }, chain, listed) : undefined);
     const action =
       (purpose?.rewrites && REWRITE_ACTIONS[purpose.rewrites]) ??
       listed?.operations.map((each) => ACTIONS[each]).find((each) => each);
@@ -110,17 +101,28 @@ export class RuleNames {
     return rules;
   }
 
-  async #foreignText({ family, table, chain, handle }: TraceEvent): Promise<string | undefined> {
-    const name = FAMILIES[family];
-    if (name === undefined || handle === undefined) return undefined;
-    const key = `${name} ${table} ${chain}`;
+  async #foreignText(
+    table: NftTable,
+    chain: string,
+    rule: ListedRule | undefined,
+  ): Promise<string | undefined> {
+    if (rule === undefined) return undefined;
+    const key = `${table.family} ${table.name} ${chain} ${rule.handle}`;
     if (!this.#texts.has(key)) {
       if (this.#texts.size === MAX_FOREIGN_TEXTS) return undefined;
-      this.#texts.set(key, await chainText(name, table, chain));
+      this.#texts.set(key, await textOf(table, rule));
     }
-    const lines = this.#texts.get(key)?.split('\n') ?? [];
-    const line = lines.find((each) => each.endsWith(` # handle ${handle}`));
-    return line?.slice(0, line.lastIndexOf(' # handle')).trim();
+    return this.#texts.get(key);
+  }
+}
+
+/** The trace goes on without the text of a rule that cannot be read. */
+async function textOf(table: NftTable, rule: ListedRule): Promise<string | undefined> {
+  try {
+    return await readRuleText(table, rule);
+  } catch (error) {
+    if (error instanceof NetlinkError) return undefined;
+    throw error;
   }
 }
 

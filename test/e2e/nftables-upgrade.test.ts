@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
 import { createLab, type Host, type Lab, repeatUntil, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
+import { earlierTable } from './earlier-table.ts';
 import { type EarlierVersion, knownRef, unpackVersion } from './earlier-version.ts';
 import { ALL_PORTS, type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
 
@@ -37,19 +37,19 @@ const BEFORE_RETRANSMIT_MS = 900;
 /** A version with allowed sources in concatenated interval sets. nft cannot load its rules of port ranges from text. */
 const CONCATENATED_SOURCES = '537ef3b5';
 /** Tables of earlier versions: a script for nft, or a version that writes it. */
-const TABLES: readonly { title: string; file?: string }[] = [
-  { title: 'the earlier names', file: 'nftables-earlier-names.nft' },
-  { title: 'concatenated sets of allowed sources' },
+const TABLES: readonly { title: string; isScript: boolean }[] = [
+  { title: 'the earlier names', isScript: true },
+  { title: 'concatenated sets of allowed sources', isScript: false },
 ];
 
 const declaredNames = (script: string) =>
   [...script.matchAll(/^\s*(?:chain|set|map) (\S+) \{/gm)].map(([, name = '']) => name);
 const randomPort = () => 5000 + Math.floor(Math.random() * 1000);
 
-for (const { title, file } of TABLES) {
+for (const { title, isScript } of TABLES) {
   describe(`nftables upgrade: an agent takes over a table with ${title}`, () => {
     /** The script has no such Service. */
-    const hasRestrictedRange = file === undefined;
+    const hasRestrictedRange = !isScript;
     let earlier: EarlierVersion | undefined;
     let lab: Lab;
     let agent: Agent;
@@ -78,12 +78,12 @@ for (const { title, file } of TABLES) {
       currentNames = await tableNames();
       await removeAgent();
       const ref = knownRef(CONCATENATED_SOURCES);
-      if (file === undefined) earlier = await unpackVersion(ref);
+      if (!isScript) earlier = await unpackVersion(ref);
       await writeEarlierTables();
       namesBefore = await tableNames();
       await lab.node.exec('nft', ['flush', 'ruleset']);
       earlierNames = new Set(namesBefore.filter((name) => !currentNames.includes(name)));
-      if (file !== undefined) assert.ok(earlierNames.size > 15);
+      if (isScript) assert.ok(earlierNames.size > 15);
       else if (ref !== undefined)
         assert.deepEqual(
           [...earlierNames].filter((name) => name.startsWith('allowed-')),
@@ -162,8 +162,8 @@ for (const { title, file } of TABLES) {
     ];
 
     const writeEarlierTables = async () => {
-      if (file !== undefined) {
-        for (const family of FAMILIES) await loadScript(file, family);
+      if (isScript) {
+        for (const family of FAMILIES) await loadEarlierNames(family);
         return;
       }
       assert.ok(earlier !== undefined);
@@ -175,9 +175,8 @@ for (const { title, file } of TABLES) {
     };
 
     /** Loads the table that an agent with the earlier names wrote for `services`. */
-    const loadScript = async (name: string, family: Family) => {
-      const values: Readonly<Record<string, string>> = {
-        FAMILY: family === 4 ? 'ip' : 'ip6',
+    const loadEarlierNames = async (family: Family) => {
+      const input = earlierTable(family, {
         PODS: PODS[family],
         NODE: addressOf(lab.node, family),
         WEB: VIPS.web[family],
@@ -190,13 +189,8 @@ for (const { title, file } of TABLES) {
         CLIENT: addressOf(lab.client, family),
         POD_1: addressOf(lab.pods[0], family),
         POD_2: addressOf(lab.pods[1], family),
-      };
-      const script = readFileSync(new URL(name, import.meta.url), 'utf8')
-        .replace(/\b[A-Z]+(?:_\d)?\b/g, (word) => values[word] ?? word)
-        .split('\n')
-        // nft 1.0.6 aborts on rules that update an affinity map with IPv6 keys.
-        .filter((line) => family === 4 || !line.includes(' update @'));
-      await lab.node.exec('nft', ['-f', '-'], { input: script.join('\n') });
+      });
+      await lab.node.exec('nft', ['-f', '-'], { input });
     };
 
     /** Names of all chains, sets and maps of the table, in both families. */

@@ -1,7 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { crashingNft } from '../crashing-nft.ts';
 import { createLab, type Host, type Lab, removeRules, waitFor } from '../lab/lab.ts';
 import { AGENT_FLAGS, Agent } from './agent.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
@@ -21,21 +19,17 @@ table ip portwide {
 describe('an agent on a node whose nft crashes', () => {
   let lab: Lab;
   let agent: Agent;
-  let directory: string;
+  const nft = crashingNft();
 
   before(async () => {
     lab = await createLab({ pods: 3, remotePods: 0 });
     await Promise.all(lab.pods.map((pod) => pod.serveEveryPort()));
-    directory = mkdtempSync(join(tmpdir(), 'portwide-crashing-nft-'));
-    // As nft 1.0.6 does beside some tables of nft 1.1.3.
-    const script = `#!/bin/sh\necho "$@" >> ${join(directory, 'runs')}\nkill -SEGV $$\n`;
-    writeFileSync(join(directory, 'nft'), script, { mode: 0o755 });
   });
   after(async () => {
     await agent?.destroy();
     await removeRules(lab.node);
     await lab?.destroy();
-    rmSync(directory, { recursive: true, force: true });
+    nft.remove();
   });
 
   const pod = (index: number): Host => {
@@ -60,7 +54,7 @@ describe('an agent on a node whose nft crashes', () => {
   };
 
   it('serves, enforces, changes, repairs and replaces tables, and runs no nft', async () => {
-    agent = new Agent(lab, { env: { PATH: `${directory}:${process.env.PATH}` } });
+    agent = new Agent(lab, { env: { PATH: nft.path } });
     agent.write('pods', policyPods(lab));
     const objects = [
       ...service('first', FIRST),
@@ -91,6 +85,6 @@ describe('an agent on a node whose nft crashes', () => {
     await waitFor('ranges are served again', () => answers(RANGES, RANGE_PORT));
 
     await agent.stop();
-    assert.equal(existsSync(join(directory, 'runs')), false, 'runs of nft');
+    assert.equal(nft.hasRun(), false);
   });
 });

@@ -22,6 +22,7 @@ import { iptablesMode } from '../iptables/inside.ts';
 import { nftMode } from '../nftables/inside.ts';
 import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/policy-functions.ts';
+import { foreignCalls } from '../preflight/foreign-calls.ts';
 import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
@@ -151,6 +152,7 @@ const methods = {
 
   ...ipsetCalls,
   ...nftCalls,
+  ...foreignCalls,
   ...iptablesMode,
   ...nftMode,
   ...policy,

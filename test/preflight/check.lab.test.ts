@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parse } from 'yaml';
+import { crashingNft } from '../crashing-nft.ts';
 import { AGENT_FLAGS, Agent } from '../e2e/agent.ts';
 import { nodeManifest, serviceManifest, sliceManifest } from '../e2e/manifests.ts';
 import { createLab, type Host, type Lab } from '../lab/lab.ts';
@@ -35,6 +36,7 @@ async function stateOf(node: Host): Promise<string> {
 describe('check: portwide check', () => {
   let lab: Lab;
   let directory: string;
+  const crashing = crashingNft();
   let pod: Host;
   let remote: Host;
 
@@ -57,6 +59,7 @@ describe('check: portwide check', () => {
   after(async () => {
     await lab?.destroy();
     rmSync(directory, { recursive: true, force: true });
+    crashing.remove();
   });
 
   /** Runs the command in the node's network namespace. */
@@ -64,8 +67,9 @@ describe('check: portwide check', () => {
     const source = flags.some((flag) => flag.startsWith('--master'))
       ? []
       : [`--manifests=${directory}`];
-    const args = ['check', ...source, '--hostname-override=node', ...flags];
-    return lab.node.exec(PORTWIDE, args, { reject: false });
+    const path = `PATH=${crashing.path}`;
+    const args = [path, PORTWIDE, 'check', ...source, '--hostname-override=node', ...flags];
+    return lab.node.exec('env', args, { reject: false });
   };
   const check = async (...flags: readonly string[]) => {
     const cidr = flags.some((flag) => flag.startsWith('--cluster-cidr'))
@@ -186,6 +190,7 @@ describe('check: portwide check', () => {
           `fail table ${place} drops connections from pods to endpoints`,
         ]);
         assert.equal(exitCode, 1);
+        assert.equal(crashing.hasRun(), false);
       } finally {
         await setUp[index]?.(false);
       }

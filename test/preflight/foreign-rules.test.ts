@@ -39,6 +39,14 @@ describe('preflight: rules of other programs', () => {
     ]);
   });
 
+  it('a rule whose effect is not known is a warning that names it', () => {
+    const rule = { matches: [{ kind: 'unknown' }], verdict: { kind: 'drop' } } as const;
+    const rules = [{ ...rule, unknown: 'queue to 3' }];
+    assert.deepEqual(drops(base('forward', { chains: new Map([['FORWARD', rules]]) }, '')), [
+      'warn table ip firewall, base chain FORWARD (priority 0, policy accept) may drop connections from pods to endpoints (it depends on what is not evaluated: queue to 3)',
+    ]);
+  });
+
   it('a drop of clients outside of the cluster is a warning', () => {
     assert.deepEqual(
       drops(base('forward', { policy: 'drop' }, '-A X -s 10.244.0.0/16 -j ACCEPT')),

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { iptablesChains } from '../../preflight/iptables-rules.ts';
-import { nftChains } from '../../preflight/nft-rules.ts';
 import { type BaseChain, walk } from '../../preflight/packet-walk.ts';
 import { createLab, type Host, type Lab } from '../lab/lab.ts';
+import { type NetnsHelper, startNetnsHelper } from '../netlink/namespace.ts';
 import { Random } from '../random.ts';
 
 const PORT = 20_104;
@@ -68,14 +68,19 @@ describe('preflight: evaluated rules and real packets', () => {
   let lab: Lab;
   let pod: Host;
   let remote: Host;
+  let helper: NetnsHelper;
 
   before(async () => {
     lab = await createLab({ pods: 1, remotePods: 1 });
     assert.ok(lab.pods[0] && lab.remotePods[0]);
     [pod, remote] = [lab.pods[0], lab.remotePods[0]];
     await remote.serve({ protocol: 'TCP', port: PORT });
+    helper = startNetnsHelper(lab.node.namespace);
   });
-  after(() => lab?.destroy());
+  after(async () => {
+    await helper?.stop();
+    await lab?.destroy();
+  });
 
   /** Compares what happens to a new connection with the evaluation of the listed rules. */
   const compare = async (base: BaseChain | undefined, rules: string) => {
@@ -128,8 +133,11 @@ describe('preflight: evaluated rules and real packets', () => {
         '',
       ].join('\n');
       await lab.node.exec('nft', ['-f', '-'], { input });
-      const { stdout } = await lab.node.exec('nft', ['-j', '-t', 'list', 'table', 'inet', 't']);
-      await compare(nftChains(stdout)[0], input);
+      const bases = await helper.call('foreignChains');
+      await compare(
+        bases.find(({ table }) => table === 'inet t'),
+        input,
+      );
     }
   });
 });

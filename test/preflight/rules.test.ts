@@ -1,18 +1,37 @@
 import assert from 'node:assert/strict';
+import { addressBytes } from '../../netlink/core/address.ts';
+import { u32 } from '../../netlink/core/host-order.ts';
+import { encodeNumber } from '../../netlink/core/network-order.ts';
+import { decodeRule } from '../../netlink/nftables/decode-rule.ts';
+import {
+  bitwise,
+  CT_KEY,
+  cmp,
+  ct,
+  dnat,
+  encodeRule,
+  fibWayBack,
+  immediate,
+  limit,
+  lookup,
+  lookupVerdict,
+  META_KEY,
+  masq,
+  meta,
+  type NftExpression,
+  PAYLOAD_BASE,
+  payload,
+  reject,
+  setMark,
+  verdict,
+} from '../../netlink/nftables/rule.ts';
+import type { SetContent } from '../../netlink/nftables/statement.ts';
+import type { NftBaseChain } from '../../netlink/nftables/types.ts';
 import { iptablesChains } from '../../preflight/iptables-rules.ts';
-import { nftBaseChains, nftChains } from '../../preflight/nft-rules.ts';
+import { nftChains, nftWalkRules } from '../../preflight/nft-rules.ts';
 import { type BaseChain, type TestPacket, walk } from '../../preflight/packet-walk.ts';
-
-const POD: TestPacket = { source: '10.244.1.5', destination: '10.244.2.7', port: 8080 };
-const POD6: TestPacket = { source: 'fd00:1::5', destination: 'fd00:2::7', port: 8080 };
-
-/** `drop`, `accept?masquerade` (either), `accept by policy`. */
-function endingsOf(base: BaseChain | undefined, packet = POD): string {
-  assert.ok(base);
-  return walk(base, packet)
-    .map(({ verdict, by }) => (by === 'policy' ? `${verdict} by policy` : verdict))
-    .join(', ');
-}
+import { expression, text } from '../netlink/nftables/expression.ts';
+import { endingsOf, POD, POD6 } from './endings.ts';
 
 describe('preflight: iptables rules', () => {
   /** The chain FORWARD with these rules, in a table with chain USER. */
@@ -134,130 +153,235 @@ describe('preflight: iptables rules', () => {
   });
 });
 
-describe('preflight: nft rules', () => {
-  const CHAIN = {
-    ...{ family: 'inet', table: 't', name: 'forward', handle: 1 },
-    ...{ type: 'filter', hook: 'forward', prio: 0, policy: 'accept' },
-  };
-  const listing = (exprs: readonly (readonly object[])[], chain: object = CHAIN) =>
-    JSON.stringify({
-      nftables: [
-        { metainfo: { version: '1.0.6' } },
-        { table: { family: 'inet', name: 't' } },
-        { chain },
-        { chain: { family: 'inet', table: 't', name: 'user' } },
-        ...exprs.map((expr) => ({ rule: { family: 'inet', table: 't', chain: 'forward', expr } })),
-        { rule: { family: 'inet', table: 't', chain: 'user', expr: [{ drop: null }] } },
-      ],
-    });
-  const payload = (protocol: string, field: string, right: unknown, op = '==') => ({
-    match: { op, left: { payload: { protocol, field } }, right },
-  });
-  const ct = (right: unknown) => ({ match: { op: 'in', left: { ct: { key: 'state' } }, right } });
-  const fib = (right: unknown) => ({
-    match: { op: '==', left: { fib: { result: 'oif', flags: ['saddr', 'iif'] } }, right },
-  });
-  const meta = (key: string, right: unknown) => ({
-    match: { op: '==', left: { meta: { key } }, right },
-  });
-  const prefix = (addr: string, len: number) => ({ prefix: { addr, len } });
-  const DROP = { drop: null };
+/** Registers, and attributes that the agent itself does not use. */
+const R = 0;
+const NFPROTO = 15;
+const nfproto = (family: number) => [meta(R, NFPROTO), cmp(R, Buffer.from([family]))];
+const isIpv4 = nfproto(2);
+const isIpv6 = nfproto(10);
+const l4proto = (protocol: number, not = false) => [
+  meta(R, META_KEY.protocol),
+  cmp(R, Buffer.from([protocol]), not),
+];
+const port = (number: number) => encodeNumber(number, 2);
+const dport = payload(R, PAYLOAD_BASE.transport, 2, 2);
+const source = payload(R, PAYLOAD_BASE.network, 12, 4);
+const destination = payload(R, PAYLOAD_BASE.network, 16, 4);
+const destination6 = payload(R, PAYLOAD_BASE.network, 24, 16);
+const name = (text: string) => Buffer.concat([Buffer.from(text), Buffer.alloc(16)], 16);
+const stateIs = (bits: number) => [
+  ct(R, CT_KEY.state),
+  bitwise(R, u32(bits), u32(0)),
+  cmp(R, u32(0), true),
+];
+const statusIs = (bits: number) => [
+  ct(R, CT_KEY.status),
+  bitwise(R, u32(bits), u32(0)),
+  cmp(R, u32(0), true),
+];
+const wayBack = (index: number) => [fibWayBack(R), cmp(R, u32(index))];
+const DROP = verdict({ kind: 'drop' });
+/** Bytes and packets of a counter. */
+const COUNTS = [1, 2].map((type) => ({ type, value: Buffer.alloc(8) }));
+const ACCEPT = verdict({ kind: 'accept' });
 
-  for (const [title, exprs, expected, expected6 = expected] of [
+const key = (first: Buffer, last = first) => ({ keys: { first, last } });
+const SETS: readonly SetContent[] = [
+  { name: 'blocked', keyLength: 4 },
+  {
+    name: '__set0',
+    keyLength: 4,
+    elements: [
+      key(addressBytes('10.0.0.1')),
+      key(addressBytes('10.244.1.0'), addressBytes('10.244.1.255')),
+    ],
+  },
+  { name: '__set1', keyLength: 2, elements: [key(port(22)), key(port(8000), port(9000))] },
+  {
+    name: '__map0',
+    keyLength: 4,
+    elements: [
+      { ...key(u32(2)), data: { kind: 'accept' } },
+      { ...key(u32(8)), data: { kind: 'drop' } },
+    ],
+  },
+  {
+    name: '__map1',
+    keyLength: 2,
+    elements: [
+      { ...key(port(22)), data: { kind: 'accept' } },
+      { keys: undefined, data: { kind: 'drop' } },
+    ],
+  },
+];
+
+const TABLE = { family: 1, name: 't' };
+const CONTEXT = {
+  family: TABLE.family,
+  sets: new Map(SETS.map((set) => [set.name, set])),
+  links: new Map([[3, 'docker0']]),
+};
+const FORWARD: NftBaseChain = { type: 'filter', hook: 2, priority: 0, policy: 1 };
+
+type Rules = readonly (readonly NftExpression[])[];
+
+/** The base chains of a table whose chain `forward` has these rules, and that has chain `user`. */
+function listing(rules: Rules, base = FORWARD, family = TABLE.family): BaseChain[] {
+  const rule = (chain: string, expressions: readonly NftExpression[]) =>
+    nftWalkRules(
+      { chain, handle: 1, comment: undefined },
+      decodeRule(encodeRule(expressions), { ...CONTEXT, family }),
+    );
+  return nftChains(
+    { ...TABLE, family },
+    {
+      chains: [
+        { name: 'forward', base },
+        { name: 'user', base: undefined },
+      ],
+      rules: [...rules.map((each) => rule('forward', each)), rule('user', [DROP])],
+    },
+  );
+}
+
+describe('preflight: nft rules', () => {
+  for (const [title, rules, expected, expected6 = expected] of [
     ['drop', [[DROP]], 'drop'],
-    ['reject with counter', [[{ counter: { packets: 1 } }, { reject: {} }]], 'drop'],
-    ['jump', [[{ jump: { target: 'user' } }]], 'drop'],
+    ['reject with counter', [[expression('counter', COUNTS), reject('IPv4')]], 'drop'],
+    ['jump', [[verdict({ kind: 'jump', chain: 'user' })]], 'drop'],
     [
       'ip daddr prefix',
-      [[payload('ip', 'daddr', prefix('10.244.0.0', 16)), DROP]],
+      [[...isIpv4, payload(R, PAYLOAD_BASE.network, 16, 2), cmp(R, Buffer.from([10, 244])), DROP]],
       'drop',
       'accept by policy',
     ],
     [
       'ip saddr != prefix',
-      [[payload('ip', 'saddr', prefix('10.244.0.0', 16), '!='), DROP]],
-      'accept by policy',
-    ],
-    [
-      'ip saddr set',
-      [[payload('ip', 'saddr', { set: ['10.0.0.1', prefix('10.244.1.0', 24)] }), DROP]],
-      'drop',
-      'accept by policy',
-    ],
-    [
-      'ip saddr @named',
-      [[payload('ip', 'saddr', '@blocked'), DROP]],
-      'drop, accept by policy',
-      'accept by policy',
-    ],
-    ['ip6 daddr', [[payload('ip6', 'daddr', 'fd00:2::7'), DROP]], 'accept by policy', 'drop'],
-    ['tcp dport', [[payload('tcp', 'dport', 8080), DROP]], 'drop'],
-    [
-      'tcp dport set and range',
-      [[payload('tcp', 'dport', { set: [22, { range: [8000, 9000] }] }), DROP]],
-      'drop',
-    ],
-    ['udp dport', [[payload('udp', 'dport', 8080), DROP]], 'accept by policy'],
-    ['meta l4proto udp', [[meta('l4proto', 'udp'), DROP]], 'accept by policy'],
-    ['meta nfproto ipv6', [[meta('nfproto', 'ipv6'), DROP]], 'accept by policy', 'drop'],
-    ['iifname lo', [[meta('iifname', 'lo'), DROP]], 'accept by policy'],
-    ['iifname eth0', [[meta('iifname', 'eth0'), DROP]], 'drop, accept by policy'],
-    ['ct established', [[ct(['established', 'related']), { accept: null }], [DROP]], 'drop'],
-    [
-      'ct state vmap',
       [
         [
-          {
-            vmap: {
-              key: { ct: { key: 'state' } },
-              data: {
-                set: [
-                  ['established', { accept: null }],
-                  ['new', DROP],
-                ],
-              },
-            },
-          },
+          ...isIpv4,
+          source,
+          bitwise(R, addressBytes('255.240.0.0'), u32(0)),
+          cmp(R, addressBytes('10.240.0.0'), true),
+          DROP,
         ],
       ],
+      'accept by policy',
+    ],
+    ['ip saddr set', [[...isIpv4, source, lookup('__set0', R), DROP]], 'drop', 'accept by policy'],
+    [
+      'ip saddr @named',
+      [[...isIpv4, source, lookup('blocked', R), DROP]],
+      'drop, accept by policy',
+      'accept by policy',
+    ],
+    [
+      'ip6 daddr',
+      [[...isIpv6, destination6, cmp(R, addressBytes('fd00:2::7')), DROP]],
+      'accept by policy',
       'drop',
     ],
-    ['limit', [[{ limit: { rate: 1 } }, DROP]], 'drop, accept by policy'],
-    ['xt extension', [[{ xt: null }, DROP]], 'drop, accept by policy'],
-    ['mangle only', [[{ mangle: {} }]], 'accept by policy'],
-    ['mangle, then drop', [[{ mangle: {} }, DROP]], 'drop'],
-    ['meta mark', [[meta('mark', 1), DROP]], 'accept by policy'],
     [
-      'meta mark after a rule that sets it',
-      [[{ mangle: {} }], [meta('mark', 1), DROP]],
+      'address of an unknown family',
+      [[destination, cmp(R, addressBytes('10.244.2.7')), DROP]],
       'drop, accept by policy',
     ],
-    ['fib saddr . iif oif missing', [[fib(false), DROP]], 'accept by policy'],
-    ['fib saddr . iif oif eth0', [[fib('eth0'), DROP]], 'drop, accept by policy'],
-    ['iifname docker0', [[meta('iifname', 'docker0'), DROP]], 'accept by policy'],
-  ] as readonly [string, readonly (readonly object[])[], string, string?][]) {
+    ['tcp dport', [[...l4proto(6), dport, cmp(R, port(8080)), DROP]], 'drop'],
+    ['tcp dport set and range', [[...l4proto(6), dport, lookup('__set1', R), DROP]], 'drop'],
+    ['udp dport', [[...l4proto(17), dport, cmp(R, port(8080)), DROP]], 'accept by policy'],
+    [
+      'ct original proto-dst',
+      [[ct(R, CT_KEY.destinationPort, 0), cmp(R, port(80)), DROP]],
+      'drop, accept by policy',
+    ],
+    ['meta l4proto udp', [[...l4proto(17), DROP]], 'accept by policy'],
+    ['meta nfproto ipv6', [[...isIpv6, DROP]], 'accept by policy', 'drop'],
+    ['iifname lo', [[meta(R, META_KEY.inputName), cmp(R, name('lo')), DROP]], 'accept by policy'],
+    [
+      'iifname eth0',
+      [[meta(R, META_KEY.inputName), cmp(R, name('eth0')), DROP]],
+      'drop, accept by policy',
+    ],
+    ['oif docker0', [[meta(R, 5), cmp(R, u32(3)), DROP]], 'accept by policy'],
+    ['ct established', [[...stateIs(2 | 4), ACCEPT], [DROP]], 'drop'],
+    ['ct state vmap', [[ct(R, CT_KEY.state), lookupVerdict('__map0', R)]], 'drop'],
+    [
+      'dport vmap with a verdict for all others',
+      [[...l4proto(6), dport, lookupVerdict('__map1', R)]],
+      'drop',
+    ],
+    ['vmap with a name', [[dport, lookupVerdict('ports', R)]], 'accept by policy'],
+    ['limit', [[limit(1, 5), DROP]], 'drop, accept by policy'],
+    ['xt extension', [[expression('match', [text(1, 'recent')]), DROP]], 'drop, accept by policy'],
+    ['xt comment', [[expression('match', [text(1, 'comment')]), DROP]], 'drop'],
+    ['xt target', [[expression('target', [text(1, 'REJECT')])]], 'drop'],
+    ['xt target that passes', [[expression('target', [text(1, 'LOG')])]], 'accept by policy'],
+    [
+      'xt target that is not known',
+      [[expression('target', [text(1, 'NFQUEUE')])]],
+      'drop, accept by policy',
+    ],
+    [
+      'queue',
+      [[...l4proto(6), expression('queue', [{ type: 1, value: port(3) }])]],
+      'drop, accept by policy',
+    ],
+    ['queue of UDP', [[...l4proto(17), expression('queue', [])]], 'accept by policy'],
+    ['unknown expression', [[expression('teleport', [])]], 'drop, accept by policy'],
+    [
+      'accept after an unknown expression',
+      [[expression('teleport', []), ACCEPT], [DROP]],
+      'drop, accept, drop',
+    ],
+    [
+      'expression without its attributes',
+      [[expression('lookup', []), DROP]],
+      'drop, drop, accept by policy',
+    ],
+    ['mangle only', [[immediate(R, u32(1)), setMark(R)]], 'accept by policy'],
+    ['mangle, then drop', [[immediate(R, u32(1)), setMark(R), DROP]], 'drop'],
+    ['meta mark', [[meta(R, META_KEY.mark), cmp(R, u32(1)), DROP]], 'accept by policy'],
+    [
+      'meta mark after a rule that sets it',
+      [
+        [immediate(R, u32(1)), setMark(R)],
+        [meta(R, META_KEY.mark), cmp(R, u32(1)), DROP],
+      ],
+      'drop, accept by policy',
+    ],
+    ['fib saddr . mark . iif oif missing', [[...wayBack(0), DROP]], 'accept by policy'],
+    ['fib saddr . mark . iif oif eth0', [[...wayBack(2), DROP]], 'drop, accept by policy'],
+    [
+      'iifname docker0',
+      [[meta(R, META_KEY.inputName), cmp(R, name('docker0')), DROP]],
+      'accept by policy',
+    ],
+    ['masquerade', [[masq()]], 'masquerade'],
+    [
+      'dnat',
+      [[immediate(R, addressBytes('10.0.0.1')), dnat('IPv4', R, undefined)]],
+      'accept by policy',
+    ],
+  ] as readonly [string, Rules, string, string?][]) {
     it(`${title}: ${expected}`, () => {
-      const [base] = nftChains(listing(exprs));
+      const [base] = listing(rules);
       assert.equal(endingsOf(base), expected);
       assert.equal(endingsOf(base, POD6), expected6, 'IPv6');
     });
   }
 
   it('matches protocol and translation of the packet', () => {
-    const nft = (...rules: readonly (readonly object[])[]) => nftChains(listing(rules))[0];
+    const nft = (...rules: Rules) => listing(rules)[0];
     const udp: TestPacket = { ...POD, protocol: 'UDP' };
-    const toUdp = nft([payload('udp', 'dport', 8080), DROP]);
+    const toUdp = nft([...l4proto(17), dport, cmp(R, port(8080)), DROP]);
     assert.equal(endingsOf(toUdp, udp), 'drop');
     assert.equal(endingsOf(toUdp, POD), 'accept by policy');
-    const toOther = nft([payload('udp', 'dport', 53, '!='), DROP]);
+    const toOther = nft([...l4proto(17), dport, cmp(R, port(53), true), DROP]);
     assert.equal(endingsOf(toOther, udp), 'drop');
     assert.equal(endingsOf(toOther, POD), 'accept by policy');
-    const toAny = nft([payload('th', 'dport', 8080), DROP]);
+    const toAny = nft([dport, cmp(R, port(8080)), DROP]);
     assert.equal(endingsOf(toAny, { ...POD, protocol: 'SCTP' }), 'drop');
-    const translated = nft([
-      { match: { op: 'in', left: { ct: { key: 'status' } }, right: 'dnat' } },
-      DROP,
-    ]);
+    const translated = nft([...statusIs(32), DROP]);
     assert.equal(endingsOf(translated, POD), 'drop');
     assert.equal(endingsOf(translated, { ...POD, isTranslated: false }), 'accept by policy');
   });
@@ -270,45 +394,31 @@ describe('preflight: nft rules', () => {
   });
 
   it('reads hook, priority and policy, and leaves out chains that neither drop nor masquerade', () => {
-    const chain = { ...CHAIN, prio: -10, policy: 'drop' };
     assert.deepEqual(
-      nftChains(listing([], chain)).map(({ table, chain: name, hook, priority, policy }) => ({
-        table,
-        name,
-        hook,
-        priority,
-        policy,
-      })),
-      [{ table: 'inet t', name: 'forward', hook: 'forward', priority: -10, policy: 'drop' }],
+      listing([], { ...FORWARD, priority: -10, policy: 0 }).map(({ chains: _, ...rest }) => rest),
+      [{ table: 'inet t', chain: 'forward', hook: 'forward', priority: -10, policy: 'drop' }],
     );
-    for (const other of [
-      { ...CHAIN, type: 'nat', hook: 'prerouting' },
-      { ...CHAIN, type: 'nat', hook: 'input' },
-      // Without rules.
-      { ...CHAIN, hook: 'ingress' },
-      { ...CHAIN, family: 'bridge' },
-    ]) {
-      assert.deepEqual(nftChains(listing([], other)), []);
-    }
-    assert.equal(nftBaseChains(listing([])).length, 1);
+    assert.deepEqual(listing([], { ...FORWARD, type: 'nat', hook: 0 }), []);
+    assert.deepEqual(listing([], { ...FORWARD, type: 'nat', hook: 1 }), []);
+    // Without rules: hook ingress, and a bridge.
+    assert.deepEqual(listing([], { ...FORWARD, hook: 5 }), []);
+    assert.deepEqual(listing([], FORWARD, 7), []);
   });
 
   it('reads chains of interfaces and bridges as not evaluated', () => {
-    for (const changes of [
-      { hook: 'ingress' },
-      { family: 'netdev', hook: 'ingress' },
-      { family: 'bridge' },
-    ]) {
-      const found = nftChains(listing([[DROP]], { ...CHAIN, ...changes }));
+    for (const [hook, family] of [
+      [5, 1],
+      [0, 5],
+      [2, 7],
+    ] as const) {
+      const found = listing([[DROP]], { ...FORWARD, hook }, family);
       assert.deepEqual(
-        found.map(({ hook }) => hook),
+        found.map((each) => each.hook),
         ['other'],
       );
     }
-    const hooks = ['prerouting', 'postrouting'];
-    for (const hook of hooks) {
-      assert.equal(nftChains(listing([[DROP]], { ...CHAIN, hook }))[0]?.hook, hook);
-    }
+    assert.equal(listing([[DROP]], { ...FORWARD, hook: 0 })[0]?.hook, 'prerouting');
+    assert.equal(listing([[DROP]], { ...FORWARD, hook: 4 })[0]?.hook, 'postrouting');
   });
 
   it('gives up on rules without end', () => {

@@ -6,6 +6,7 @@ import { nulTerminated } from '../../../netlink/core/text.ts';
 import { readRule } from '../../../netlink/nftables/rule-list.ts';
 import { readTrace } from '../../../netlink/nftables/trace.ts';
 import { type TraceFilter, traceTableRequests } from '../../../netlink/nftables/trace-table.ts';
+import { expression } from './expression.ts';
 
 /** NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_TRACE, NFT_MSG_NEWRULE. */
 const TRACE = 0xa11;
@@ -100,13 +101,6 @@ describe('trace: the kernel reports the path of a packet', () => {
 });
 
 describe('rule-list: the rules of a chain', () => {
-  const expression = (name: string, data: Parameters<typeof encodeAttributes>[0]) => ({
-    type: 1,
-    value: [
-      { type: 1, value: nulTerminated(name) },
-      { type: 2, value: data },
-    ],
-  });
   const comment = Buffer.alloc(256);
   comment.write('guard');
 
@@ -129,7 +123,9 @@ describe('rule-list: the rules of a chain', () => {
       },
     ];
     const payload = encodeAttributes(attributes, Buffer.from([2, 0, 0, 0]));
-    assert.deepEqual(readRule(message(payload, NEWRULE)), {
+    const { expressions: _, ...rule } = readRule(message(payload, NEWRULE)) ?? {};
+    assert.deepEqual(rule, {
+      chain: 'OUTPUT',
       handle: 2 ** 32 + 2,
       comment: 'guard',
       operations: ['meta', 'counter', 'REJECT'],

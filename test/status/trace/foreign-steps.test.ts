@@ -157,19 +157,11 @@ describe('trace: rules of other programs', () => {
     );
     assert.equal(rejected.verdict, 'rejected');
     assert.equal(rejected.steps.at(-1)?.decision, 'the packet is rejected by another program');
-    const base = { family: 'inet', table: 'corp', name: 'guard', type: 'filter', hook: 'forward' };
-    const nft = (expr: readonly object[]) => ({
-      rule: { ...{ chain: 'guard', handle: 7, comment: 'no web' }, expr },
-    });
-    const listed = [
-      { chain: { ...base, prio: 10 } },
-      nft([{ accept: null }]),
-      nft([{ drop: null }]),
-    ];
-    const [accept, drop] = listed.slice(1);
-    const dropped = await evaluate(
-      nftChains(JSON.stringify({ nftables: [listed[0], { ...accept, rule: {} }, drop] })),
-    );
+    const base = { type: 'filter', hook: 2, priority: 10, policy: 1 };
+    const drop = { matches: [], verdict: { kind: 'drop' } } as const;
+    const guard = { chain: 'guard', handle: 7, comment: 'no web', rules: [drop] };
+    const listed = { chains: [{ name: 'guard', base }], rules: [guard] };
+    const dropped = await evaluate(nftChains({ family: 1, name: 'corp' }, listed));
     assert.equal(
       dropped.step?.decision,
       'table inet corp, base chain guard (priority 10, policy accept), rule 1 (handle 7: no web) drops the packet',
@@ -510,9 +502,9 @@ describe('trace: rules of other programs', () => {
   });
 
   it('that were not read, or are too many, make the result uncertain', async () => {
-    const notSeen = { notSeen: 'nft is not installed' };
+    const notSeen = { notSeen: 'Operation not permitted' };
     const { uncertain } = (await withForeignRules(path(), 'TCP', 80, notSeen, CONTEXT)).path;
-    assert.deepEqual(uncertain, ['rules of other programs were not read: nft is not installed']);
+    assert.deepEqual(uncertain, ['rules of other programs were not read: Operation not permitted']);
     const loop: BaseChain = {
       ...chain('forward', [], 'accept'),
       chains: new Map([
