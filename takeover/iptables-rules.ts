@@ -12,12 +12,14 @@ import { NFT_CHAINS_PER_TRANSACTION, restoreInput, rulesInput } from '../iptable
 import { type ChainNames, chainNames, savedTable } from '../iptables/variant.ts';
 import { runProgram } from '../process/run-program.ts';
 import type { CleanupStep } from './cleanup-attempt.ts';
+import { isMissing, MissingProgramError } from './missing-program.ts';
 import { disableRouteLocalnet, hasOwnFirewall } from './route-localnet.ts';
 
 /**
  * Removes all chains of Portwide and kube-proxy, and the jumps to them, in both variants. The
  * kubelet's chains stay. KUBE-FIREWALL stays too if a kubelet uses this variant, or if
- * route_localnet cannot be set to 0 (RouteLocalnetError). Runs iptables only if there is a chain to remove.
+ * route_localnet cannot be set to 0 (RouteLocalnetError). Runs iptables only if there is a chain to remove; if it is not
+ * installed, the chains stay (MissingProgramError).
  */
 export function iptablesCleanup(family: IpFamily): CleanupStep {
   return async (attempt) => {
@@ -26,11 +28,20 @@ export function iptablesCleanup(family: IpFamily): CleanupStep {
       const tables: Table[] = [];
       await attempt.remove(command, async () => {
         const chains = await chainNames(family, variant);
+        const kept: Table[] = [];
+        let cause: unknown;
         for (const table of chains.keys()) {
-          await attempt.remove(`${command}, table ${table}`, () =>
-            cleanTable(family, variant, table, chains, () => tables.push(table)),
-          );
+          await attempt.remove(`${command}, table ${table}`, async () => {
+            try {
+              await cleanTable(family, variant, table, chains, () => tables.push(table));
+            } catch (error) {
+              if (!isMissing(error)) throw error;
+              kept.push(table);
+              cause = error;
+            }
+          });
         }
+        if (kept.length > 0) throw new MissingProgramError(command, kept, { cause });
       });
       if (tables.length > 0) attempt.removed.push({ family, command, tables });
     }

@@ -3,10 +3,16 @@
  * DNS packets.
  */
 import { IP_FAMILIES } from '../api/objects.ts';
-import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
+import {
+  type Iptables,
+  iptablesCommand,
+  iptablesCommands,
+  VARIANTS,
+} from '../iptables/commands.ts';
 import { chainNames } from '../iptables/variant.ts';
 import { POLICY_TABLES } from '../policy/compile/policy-table.ts';
 import type { CleanupAttempt } from './cleanup-attempt.ts';
+import { isMissing, MissingProgramError } from './missing-program.ts';
 import { deleteTables } from './nft-tables.ts';
 
 const DNS_CHAIN = 'PORTWIDE-DNS';
@@ -34,7 +40,12 @@ async function removeDnsRules(attempt: CleanupAttempt): Promise<boolean> {
       for (const variant of VARIANTS) {
         const chains = await chainNames(family, variant);
         if (chains.get('mangle')?.includes(DNS_CHAIN) !== true) continue;
-        await removeDnsChain(iptablesCommands(family, variant));
+        try {
+          await removeDnsChain(iptablesCommands(family, variant));
+        } catch (cause) {
+          if (!isMissing(cause)) throw cause;
+          throw new MissingProgramError(iptablesCommand(family, variant), ['mangle'], { cause });
+        }
         hadRules = true;
       }
     }

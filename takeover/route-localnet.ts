@@ -14,6 +14,7 @@ const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
 /** route_localnet cannot be set to 0, for example in a container that is not privileged. */
 export class RouteLocalnetError extends Error {
   override readonly name = 'RouteLocalnetError';
+  readonly reason = 'sysctl';
   readonly sysctl = 'net.ipv4.conf.all.route_localnet';
 
   constructor(cause: Error) {
