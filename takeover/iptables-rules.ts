@@ -4,6 +4,7 @@ import { FIREWALL, isOwnChain, type Table } from '../iptables/chains.ts';
 import {
   IPTABLES_TIMEOUTS,
   iptablesCommand,
+  isMissing,
   LOCK_WAIT,
   VARIANTS,
   type Variant,
@@ -12,7 +13,7 @@ import { NFT_CHAINS_PER_TRANSACTION, restoreInput, rulesInput } from '../iptable
 import { type ChainNames, chainNames, savedTable } from '../iptables/variant.ts';
 import { runProgram } from '../process/run-program.ts';
 import type { CleanupStep } from './cleanup-attempt.ts';
-import { isMissing, MissingProgramError } from './missing-program.ts';
+import { MissingProgramError } from './missing-program.ts';
 import { disableRouteLocalnet, hasOwnFirewall } from './route-localnet.ts';
 
 /**

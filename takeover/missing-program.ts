@@ -1,7 +1,5 @@
 /** State that stays because the program that removes it is not installed. */
-import { IptablesError } from '../iptables/commands.ts';
 import type { Log } from '../process/log.ts';
-import { ProgramError } from '../process/run-program.ts';
 
 /** Chains stay because iptables is not installed, as in an image without it. */
 export class MissingProgramError extends Error {
@@ -22,10 +20,4 @@ export class MissingProgramError extends Error {
       'Services are served; addresses of deleted Services may still lead to their last endpoints';
     log.warn({ err: this, effect }, 'leftover state stays, because a program is not installed');
   }
-}
-
-/** Whether an iptables command failed because it does not exist. */
-export function isMissing(error: unknown): boolean {
-  const cause = error instanceof IptablesError ? error.cause : error;
-  return cause instanceof ProgramError && cause.code === 'ENOENT';
 }

@@ -7,12 +7,13 @@ import {
   type Iptables,
   iptablesCommand,
   iptablesCommands,
+  isMissing,
   VARIANTS,
 } from '../iptables/commands.ts';
 import { chainNames } from '../iptables/variant.ts';
 import { POLICY_TABLES } from '../policy/compile/policy-table.ts';
 import type { CleanupAttempt } from './cleanup-attempt.ts';
-import { isMissing, MissingProgramError } from './missing-program.ts';
+import { MissingProgramError } from './missing-program.ts';
 import { deleteTables } from './nft-tables.ts';
 
 const DNS_CHAIN = 'PORTWIDE-DNS';
