@@ -17,6 +17,9 @@ export const WHOLE = [
   'libselinux1',
 ];
 
+/** Packages of WHOLE that an agent in mode nftables does not use. */
+export const FOR_OTHER_MODES = ['iptables', 'ipset'];
+
 /**
  * Single files of packages, whose other files and dependencies the image does not need. Copyright
  * files are always included.
