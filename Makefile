@@ -81,9 +81,9 @@ release: modules
 release-notes: modules
 	@node scripts/release.ts --notes $(NOTES) $(VERSION)
 
-## Of that only the container image, as OCI archives with SBOM and provenance.
+## Of that only the container image, as OCI archives with SBOM and provenance. IPTABLES=no: the variant without iptables.
 image: modules
-	@node scripts/image/main.ts build $(ARCH)
+	@node scripts/image/main.ts build $(if $(filter no,$(IPTABLES)),--without-iptables) $(ARCH)
 ## Locks the newest versions of the Debian packages in the image (scripts/image/lock.json).
 image-lock: modules
 	@node scripts/image/main.ts lock

@@ -80,6 +80,7 @@ export async function runAgent(
     missingInputs: startup.missingInputs,
     sourceFaults: () => source.faults(),
     unboundHealthPorts: health.unboundServicePorts,
+    remainingState: () => takeover.remaining(),
     backends: () => mode?.backends ?? [],
     modeFeatures: () => mode?.features?.() ?? [],
     policy: policy?.status,

@@ -8,6 +8,7 @@ import { IPTABLES_TRAFFIC } from '../iptables/backend.ts';
 import { IPVS_TRAFFIC } from '../ipvs/plan.ts';
 import type { NftMonitor } from '../nft/monitor.ts';
 import { NFTABLES_TRAFFIC } from '../nftables/backend.ts';
+import { UserError } from '../process/errors.ts';
 import type { Backend } from '../proxier/backend.ts';
 import type { ModeTraffic } from '../proxier/kernel-rule.ts';
 import type { RangeLimit } from '../services/namespace-budget.ts';
@@ -167,7 +168,7 @@ const SELECTED = 'selected the proxy mode, because --proxy-mode is unset';
 
 /**
  * Selects the proxy mode: `--proxy-mode` if set, regardless of what the node supports. Otherwise nftables if the
- * node supports it for all its IP families, else iptables.
+ * node supports it for all its IP families, else iptables. Then an error of `open` also says why not nftables.
  */
 export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<ModeDefinition> {
   if (proxyMode !== undefined) return MODES[proxyMode];
@@ -179,5 +180,12 @@ export async function pickMode({ proxyMode }: RunOptions, log: Logger): Promise<
   const reason = `nftables is not supported: ${[...new Set(support.missing.values())].join('; ')}`;
   log.info({ mode: 'iptables', reason }, SELECTED);
   const message = `--proxy-mode is unset and ${reason}; --proxy-mode=iptables keeps this mode without a warning`;
-  return { ...MODES.iptables, warning: { reason: 'ProxyModeFallback', message } };
+  const open = async (...given: Parameters<ModeDefinition['open']>) => {
+    try {
+      return await openIptablesMode(...given);
+    } catch (error) {
+      throw error instanceof UserError ? new UserError(`${reason}; ${error.message}`) : error;
+    }
+  };
+  return { ...MODES.iptables, open, warning: { reason: 'ProxyModeFallback', message } };
 }

@@ -6,7 +6,7 @@ import { familyOf, isUnspecified } from '../api/addresses.ts';
 import { asError } from '../api/errors.ts';
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
-import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
+import { type Iptables, iptablesCommands, isMissing, type Variant } from '../iptables/commands.ts';
 import { isEmpty, restoreChunks } from '../iptables/restore.ts';
 import { SEVERAL_PORTS } from '../iptables/rule.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
@@ -51,7 +51,7 @@ function sysctlPath(name: string): string {
  * The iptables commands of the variant in use, for the supported IP families. As in kube-proxy, an unsupported
  * family is logged and omitted.
  * @param servesRanges whether port ranges are served by rules.
- * @throws UserError if no IP family is supported.
+ * @throws UserError if iptables is not installed, or no IP family is supported.
  */
 export async function usableIptables(
   options: RunOptions,
@@ -75,13 +75,26 @@ export async function usableIptables(
     }
   }
   if (usable.length === 0) {
+    await requireProgram(iptablesCommands('IPv4', variant));
     throw new UserError(
-      `iptables-${variant} does not work on this node for any IP family (${reasons.join('; ')}). It needs the package ` +
-        '"iptables", the kernel modules of its tables and matches, and CAP_NET_ADMIN',
+      `iptables-${variant} does not work on this node for any IP family (${reasons.join('; ')}). It needs ` +
+        'the kernel modules of its tables and matches, and CAP_NET_ADMIN',
     );
   }
   await warnOfOtherVariant(variant, log);
   return usable;
+}
+
+/** @throws UserError if iptables is not installed. */
+async function requireProgram(iptables: Iptables): Promise<void> {
+  const error = await iptables.version().then(
+    () => undefined,
+    (reason: unknown) => reason,
+  );
+  if (!isMissing(error)) return;
+  throw new UserError(
+    `iptables-${iptables.variant} is not installed: modes iptables and ipvs need an image with iptables`,
+  );
 }
 
 export const IPV6_DISABLED = 'IPv6 is disabled (net.ipv6.conf.all.disable_ipv6)';

@@ -35,6 +35,7 @@ export interface StatusInputs {
   readonly missingInputs: () => readonly string[];
   readonly sourceFaults: StatusSources['sourceFaults'];
   readonly unboundHealthPorts: StatusSources['unboundHealthPorts'];
+  readonly remainingState: StatusSources['remainingState'];
   /** The backends of the started mode; empty before. */
   readonly backends: () => readonly Backend[];
   /** See `StartedMode`; empty before. */

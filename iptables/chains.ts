@@ -74,6 +74,9 @@ const STATIC_CHAINS = [
   PORT_RANGES_FIREWALL,
 ];
 
+/** Chains of the kubelet, in table mangle: a kubelet uses the variant that has them. */
+const KUBELET_CHAINS = ['KUBE-IPTABLES-HINT', 'KUBE-KUBELET-CANARY'];
+
 /** Longest name of a chain (XT_EXTENSION_MAXNAMELEN). */
 const MAX_NAME_LENGTH = 28;
 
@@ -95,6 +98,11 @@ export const TREE_PREFIX = {
  */
 export function isStaticChain(name: string): boolean {
   return STATIC_CHAINS.includes(name);
+}
+
+/** Whether a kubelet uses a variant. @param mangle names of the chains in table mangle. */
+export function hasKubeletChain(mangle: readonly string[]): boolean {
+  return mangle.some((name) => KUBELET_CHAINS.includes(name));
 }
 
 /**

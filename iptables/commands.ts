@@ -67,6 +67,12 @@ export class IptablesError extends Error {
   }
 }
 
+/** Whether an iptables command failed because it is not installed. */
+export function isMissing(error: unknown): boolean {
+  const cause = error instanceof IptablesError ? error.cause : error;
+  return cause instanceof ProgramError && cause.code === 'ENOENT';
+}
+
 /** A line of `iptables-restore` input, and the table of the line. */
 export interface InputLine {
   readonly line: string;

@@ -1,55 +1,71 @@
-/** Detects the iptables variant (nft or legacy) that the node uses. */
-import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+/** Reads which iptables rules the node has, and detects the variant (nft or legacy) that it uses. */
 import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import { addressFamily } from '../netlink/core/address.ts';
+import { listChainNames } from '../netlink/nftables/chain-names.ts';
 import { listTables } from '../netlink/nftables/tables.ts';
+import { legacyChainNames, legacyTables } from '../netlink/xtables/legacy-chains.ts';
 import { ProgramError, runProgram } from '../process/run-program.ts';
-import { SERVICES, type Table } from './chains.ts';
-import { IPTABLES_TIMEOUTS, iptablesCommand, type Variant } from './commands.ts';
+import { hasKubeletChain, SERVICES, type Table } from './chains.ts';
+import { IPTABLES_TIMEOUTS, iptablesCommand, VARIANTS, type Variant } from './commands.ts';
 import { TABLES } from './ruleset.ts';
 
-/** Rules of one table in both variants, as `iptables-save` prints them; undefined: cannot be read. */
-export type VariantRules = Readonly<Record<Variant, string | undefined>>;
-
 /**
- * The variant that the node uses, chosen as by iptables-wrapper: the variant with the kubelet's
- * chains in table mangle, otherwise the variant with more rules in table nat. iptables-nft does not
+ * Detects the variant that the node uses, from the rules of both families, as iptables-wrapper does. It is the variant
+ * with the kubelet's chains in table mangle, otherwise the variant with more rules in table nat. iptables-nft does not
  * show rules of iptables-legacy, and vice versa.
+ * @throws ProgramTimeoutError, NetlinkError
  */
-export function chooseVariant(mangle: VariantRules, nat: VariantRules): Variant {
-  if (hasKubelet(mangle.nft ?? '')) return 'nft';
-  if (hasKubelet(mangle.legacy ?? '')) return 'legacy';
+export async function detectVariant(): Promise<Variant> {
+  for (const variant of VARIANTS) {
+    const hasKubelet = (chains: ChainNames) => hasKubeletChain(chains.get('mangle') ?? []);
+    if (await isAnyFamily(variant, hasKubelet)) return variant;
+  }
+  return variantWithMoreRules({ nft: await saved('nft'), legacy: await saved('legacy') });
+}
+
+/** @param nat table nat of each variant, as `iptables-save` prints it; undefined: cannot be read. */
+export function variantWithMoreRules(nat: Readonly<Record<Variant, string | undefined>>): Variant {
   return countRules(nat.legacy) > countRules(nat.nft) ? 'legacy' : 'nft';
 }
 
 /**
- * Detects the variant from the rules of both families.
- * @throws ProgramTimeoutError
- */
-export async function detectVariant(): Promise<Variant> {
-  const mangle = { nft: await saved('nft', 'mangle'), legacy: await saved('legacy', 'mangle') };
-  const nat = { nft: await saved('nft', 'nat'), legacy: await saved('legacy', 'nat') };
-  return chooseVariant(mangle, nat);
-}
-
-/**
  * Whether this variant has Service rules of kube-proxy or Portwide.
- * @throws ProgramTimeoutError
+ * @throws NetlinkError
  */
 export async function hasServiceRules(variant: Variant): Promise<boolean> {
-  return (await saved(variant, 'nat'))?.includes(`\n:${SERVICES} `) ?? false;
+  return await isAnyFamily(variant, (chains) => chains.get('nat')?.includes(SERVICES) === true);
 }
 
-/** Chains that the kubelet creates in table mangle. */
-const KUBELET_CHAINS = /^:(KUBE-IPTABLES-HINT|KUBE-KUBELET-CANARY) /m;
+async function isAnyFamily(
+  variant: Variant,
+  test: (chains: ChainNames) => boolean,
+): Promise<boolean> {
+  for (const family of IP_FAMILIES) if (test(await chainNames(family, variant))) return true;
+  return false;
+}
+
+/** Names of chains by table. */
+export type ChainNames = ReadonlyMap<Table, readonly string[]>;
 
 /**
- * Whether a kubelet uses this variant.
- * @param savedMangle output of `iptables-save -t mangle`.
+ * The chains in the tables that exist. Asks the kernel, and runs no program: iptables may be missing, and reading the
+ * rules of 10,000 Services takes it minutes.
+ * @throws NetlinkError
  */
-export function hasKubelet(savedMangle: string): boolean {
-  return KUBELET_CHAINS.test(savedMangle);
+export async function chainNames(family: IpFamily, variant: Variant): Promise<ChainNames> {
+  const found = new Map<Table, readonly string[]>();
+  if (variant === 'nft') {
+    const tables = await listChainNames(addressFamily(family));
+    for (const table of TABLES) {
+      const names = tables.get(table);
+      if (names !== undefined) found.set(table, names);
+    }
+    return found;
+  }
+  for (const table of await iptablesTables(family, variant)) {
+    found.set(table, await legacyChainNames(family, table));
+  }
+  return found;
 }
 
 /**
@@ -70,11 +86,6 @@ export async function iptablesTables<T extends string = Table>(
   return tables.filter((table) => names.includes(table));
 }
 
-async function legacyTables(family: IpFamily): Promise<string[]> {
-  const file = `/proc/net/${family === 'IPv4' ? 'ip' : 'ip6'}_tables_names`;
-  return existsSync(file) ? (await readFile(file, 'utf8')).split('\n') : [];
-}
-
 /**
  * A table as `iptables-save` prints it.
  * @throws ProgramTimeoutError; ProgramError with code ENOENT if the command does not exist.
@@ -88,7 +99,9 @@ export async function savedTable(
   return await runProgram(`${iptablesCommand(family, variant)}-save`, ['-t', table], limits);
 }
 
-async function saved(variant: Variant, table: Table): Promise<string | undefined> {
+/** Table nat of both families. */
+async function saved(variant: Variant): Promise<string | undefined> {
+  const table = 'nat';
   const texts: string[] = [];
   for (const family of IP_FAMILIES) {
     // iptables-legacy-save creates the table that it reads, and loads the table's kernel module.

@@ -22,10 +22,10 @@ export const NO_CONFIG_CHANGES: ConfigChanges = {
 const LEFTOVERS = ['iptables', 'ipvs', 'nftables', 'network-policy'] as const;
 export type Leftover = (typeof LEFTOVERS)[number];
 /**
- * Why state remains: established connections use it, the sysctl route_localnet must be 0 first, or
- * the removal failed.
+ * Why state remains: established connections use it, the sysctl route_localnet must be 0 first, the
+ * program that removes it is not installed, or the removal failed.
  */
-const REMAINING_REASONS = ['connections', 'sysctl', 'error'] as const;
+const REMAINING_REASONS = ['connections', 'sysctl', 'program', 'error'] as const;
 
 /** State that remains on the node, with the reason. */
 export interface RemainingState {
@@ -33,6 +33,8 @@ export interface RemainingState {
   readonly reason: (typeof REMAINING_REASONS)[number];
   /** Number of established connections that use the remaining state. */
   readonly connections: number;
+  /** What an operator should do about it; undefined if there is nothing to do. */
+  readonly problem?: string;
 }
 
 /** Values collected at each scrape. */

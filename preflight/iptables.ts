@@ -29,12 +29,6 @@ export function checkXtablesLock(
   if (problem === undefined) return [ok(name, '/run/xtables.lock can be opened')];
   const action = 'in a pod, mount /run/xtables.lock of the node (hostPath, FileOrCreate)';
   return mode === 'nftables'
-    ? [
-        warn(
-          name,
-          `${problem}; only the takeover and DNS rules run iptables in mode nftables`,
-          action,
-        ),
-      ]
+    ? [warn(name, `${problem}; in mode nftables only the takeover runs iptables`, action)]
     : [fail(name, problem, action)];
 }

@@ -1,6 +1,7 @@
 /** What the status API reads from the running agent. Reading changes nothing. */
 import type { IpFamily, Kind, ObjectKey } from '../api/objects.ts';
 import type { UnboundHealthPort } from '../health/health-check-servers.ts';
+import type { RemainingState } from '../metrics/portwide.ts';
 import type { BaseChain } from '../preflight/packet-walk.ts';
 import type { Fact } from '../preflight/result.ts';
 import type { Backend } from '../proxier/backend.ts';
@@ -30,6 +31,8 @@ export interface StatusSources {
   readonly sourceFaults: () => Iterable<SourceFault>;
   /** Health check node ports that cannot be bound. */
   readonly unboundHealthPorts: () => Iterable<UnboundHealthPort>;
+  /** State of another proxy or mode that is still on the node. */
+  readonly remainingState: () => Iterable<RemainingState>;
   /** What the agent waits for at its start; empty afterwards. */
   readonly missingInputs: () => readonly string[];
   readonly table: Pick<

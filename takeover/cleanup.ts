@@ -6,7 +6,6 @@ import { IP_FAMILIES } from '../api/objects.ts';
 import { requireNetAdmin } from '../process/capabilities.ts';
 import { UserError } from '../process/errors.ts';
 import { tryLock } from '../process/lock.ts';
-import { ProgramError } from '../process/run-program.ts';
 import { CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
 import { iptablesCleanup } from './iptables-rules.ts';
 import { ipvsDeviceCleanup, ipvsServicesCleanup } from './ipvs.ts';
@@ -44,12 +43,7 @@ export async function cleanupAndReport(excludeCidrs: readonly string[]): Promise
   for (const step of allCleanupSteps(excludeCidrs)) await step(attempt);
   lock.close();
   for (const { part, error } of attempt.failures) {
-    process.stderr.write(`cannot clean up ${part}: ${reasonOf(error)}\n`);
+    process.stderr.write(`cannot clean up ${part}: ${asError(error).message}\n`);
     process.exitCode = 1;
   }
-}
-
-function reasonOf(error: unknown): string {
-  if (error instanceof ProgramError && error.code === 'ENOENT') return 'not installed';
-  return asError(error).message;
 }

@@ -3,10 +3,17 @@
  * DNS packets.
  */
 import { IP_FAMILIES } from '../api/objects.ts';
-import { type Iptables, iptablesCommands, VARIANTS } from '../iptables/commands.ts';
-import { iptablesTables } from '../iptables/variant.ts';
+import {
+  type Iptables,
+  iptablesCommand,
+  iptablesCommands,
+  isMissing,
+  VARIANTS,
+} from '../iptables/commands.ts';
+import { chainNames } from '../iptables/variant.ts';
 import { POLICY_TABLES } from '../policy/compile/policy-table.ts';
 import type { CleanupAttempt } from './cleanup-attempt.ts';
+import { MissingProgramError } from './missing-program.ts';
 import { deleteTables } from './nft-tables.ts';
 
 const DNS_CHAIN = 'PORTWIDE-DNS';
@@ -32,23 +39,27 @@ async function removeDnsRules(attempt: CleanupAttempt): Promise<boolean> {
   await attempt.remove('network policy, DNS', async () => {
     for (const family of IP_FAMILIES) {
       for (const variant of VARIANTS) {
-        // Saving a table that does not exist would create it.
-        if (!(await iptablesTables(family, variant)).includes('mangle')) continue;
-        if (await removeDnsChain(iptablesCommands(family, variant))) hadRules = true;
+        const chains = await chainNames(family, variant);
+        if (chains.get('mangle')?.includes(DNS_CHAIN) !== true) continue;
+        try {
+          await removeDnsChain(iptablesCommands(family, variant));
+        } catch (cause) {
+          if (!isMissing(cause)) throw cause;
+          throw new MissingProgramError(iptablesCommand(family, variant), ['mangle'], { cause });
+        }
+        hadRules = true;
       }
     }
   });
   return hadRules;
 }
 
-async function removeDnsChain(iptables: Iptables): Promise<boolean> {
+async function removeDnsChain(iptables: Iptables): Promise<void> {
   const saved = (await iptables.saveTable('mangle')).split('\n');
-  if (!saved.some((line) => line.startsWith(`:${DNS_CHAIN} `))) return false;
   const removals = saved
     .filter((line) => line.endsWith(` -j ${DNS_CHAIN}`))
     .map((jump) => jump.replace('-A ', '-D '));
   // The declaration flushes the chain.
   const input = ['*mangle', `:${DNS_CHAIN} - [0:0]`, ...removals, `-X ${DNS_CHAIN}`, 'COMMIT', ''];
   await iptables.restore([input.join('\n')]);
-  return true;
 }

@@ -4,10 +4,9 @@
  */
 import { existsSync } from 'node:fs';
 import { readFile, writeFile } from 'node:fs/promises';
-import type { IpFamily } from '../api/objects.ts';
-import { FIREWALL } from '../iptables/chains.ts';
-import { VARIANTS, type Variant } from '../iptables/commands.ts';
-import { hasKubelet, iptablesTables, savedTable } from '../iptables/variant.ts';
+import { FIREWALL, hasKubeletChain, type Table } from '../iptables/chains.ts';
+import { VARIANTS } from '../iptables/commands.ts';
+import { type ChainNames, chainNames } from '../iptables/variant.ts';
 import type { Log } from '../process/log.ts';
 
 const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
@@ -15,6 +14,7 @@ const ROUTE_LOCALNET = '/proc/sys/net/ipv4/conf/all/route_localnet';
 /** route_localnet cannot be set to 0, for example in a container that is not privileged. */
 export class RouteLocalnetError extends Error {
   override readonly name = 'RouteLocalnetError';
+  readonly reason = 'sysctl';
   readonly sysctl = 'net.ipv4.conf.all.route_localnet';
 
   constructor(cause: Error) {
@@ -50,18 +50,10 @@ export async function isRouteLocalnetEnabled(): Promise<boolean> {
   return existsSync(ROUTE_LOCALNET) && (await readFile(ROUTE_LOCALNET, 'utf8')).trim() === '1';
 }
 
-/**
- * Whether KUBE-FIREWALL exists and is not shared with a kubelet.
- * @param saved output of `iptables-save -t TABLE`.
- */
-export async function hasOwnFirewall(
-  family: IpFamily,
-  variant: Variant,
-  saved: string,
-): Promise<boolean> {
-  if (!saved.includes(`\n:${FIREWALL} `)) return false;
-  const tables = await iptablesTables(family, variant);
-  return !tables.includes('mangle') || !hasKubelet(await savedTable(family, variant, 'mangle'));
+/** Whether KUBE-FIREWALL exists in a table and is not shared with a kubelet. @param chains of one variant. */
+export function hasOwnFirewall(chains: ChainNames, table: Table): boolean {
+  const hasFirewall = chains.get(table)?.includes(FIREWALL) === true;
+  return hasFirewall && !hasKubeletChain(chains.get('mangle') ?? []);
 }
 
 /**
@@ -83,14 +75,12 @@ export async function disableRouteLocalnet(): Promise<RouteLocalnetError | undef
  * unless KUBE-FIREWALL exists and no kubelet uses it: the takeover removes this chain of the
  * iptables mode, which protects 127.0.0.0/8.
  * @returns whether route_localnet was changed from 1 to 0.
- * @throws RouteLocalnetError, ProgramTimeoutError, ProgramError
+ * @throws RouteLocalnetError, NetlinkError
  */
 export async function disableUnneededRouteLocalnet(): Promise<boolean> {
   for (const variant of VARIANTS) {
     if (!(await isRouteLocalnetEnabled())) return false;
-    if (!(await iptablesTables('IPv4', variant)).includes('filter')) continue;
-    const saved = await savedTable('IPv4', variant, 'filter');
-    if (!(await hasOwnFirewall('IPv4', variant, saved))) continue;
+    if (!hasOwnFirewall(await chainNames('IPv4', variant), 'filter')) continue;
     const localnetError = await disableRouteLocalnet();
     if (localnetError !== undefined) throw localnetError;
     return true;

@@ -19,6 +19,7 @@ import type { Timers } from '../sync/timers.ts';
 import { aggregateErrors, CleanupAttempt, type CleanupStep } from './cleanup-attempt.ts';
 import { iptablesCleanup } from './iptables-rules.ts';
 import { ipvsCleanup } from './ipvs.ts';
+import { MissingProgramError } from './missing-program.ts';
 import { KUBE_PROXY_TABLE, nftTablesCleanup } from './nft-tables.ts';
 import { dnsRulesCleanup, policyCleanup } from './policy-rules.ts';
 import { isRouteLocalnetEnabled, RouteLocalnetError } from './route-localnet.ts';
@@ -68,9 +69,11 @@ const MAX_RETRY_PERIOD = 5 * 60_000;
 /**
  * State that an attempt without errors kept. A number: state for this many established connections
  * (0: for handshakes in flight). RouteLocalnetError: only KUBE-FIREWALL, because route_localnet is
- * 1. undefined: no state was kept.
+ * 1. MissingProgramError: all rules of a kind. undefined: no state was kept.
  */
-type Remaining = number | RouteLocalnetError | undefined;
+type Remaining = number | KeptState | undefined;
+/** State that stays until an operator acts. */
+type KeptState = RouteLocalnetError | MissingProgramError;
 
 interface TakeoverOptions {
   readonly mode: ProxyMode;
@@ -169,22 +172,22 @@ export class Takeover {
     const failures = new RepeatedFailures(log, () => timers.now());
     const succeeded = () =>
       failures.succeeded(what, { what }, 'removing leftover state no longer fails');
+    const warned = new Set<string>();
     let retryPeriod = MIN_RETRY_PERIOD;
     let left: Remaining;
     for (;;) {
       try {
-        left = await this.#attempt(what, step, left);
-        if (typeof left !== 'number') onRemoved();
+        left = await this.#attempt(what, step, left, warned);
+        if (left === undefined || left instanceof RouteLocalnetError) onRemoved();
         if (left === undefined) break;
         const connections = typeof left === 'number' ? left : 0;
         if (connections > 0 && !this.#remaining.get(step)?.connections) {
           log.info({ what, connections }, 'keeping leftover state until its connections end');
         }
-        const reason = typeof left === 'number' ? 'connections' : 'sysctl';
-        this.#remaining.set(step, { what, reason, connections });
+        this.#remaining.set(step, { what, connections, ...reasonOf(left) });
         retryPeriod = MIN_RETRY_PERIOD;
         succeeded();
-        await this.#wait(left === 0 ? HANDSHAKE_PERIOD : CONNECTION_CHECK_PERIOD);
+        await this.#wait(waitFor(left));
       } catch (error) {
         const details = { what, effect: EFFECTS[what], err: error };
         failures.failed(what, details, 'cannot remove leftover state; retrying');
@@ -197,20 +200,29 @@ export class Takeover {
     succeeded();
   }
 
-  /** @param last result of the last attempt without errors. */
-  async #attempt(what: LeftoverName, step: CleanupStep, last: Remaining): Promise<Remaining> {
+  /**
+   * @param last result of the last attempt without errors.
+   * @param warned reasons of kept state that were logged.
+   */
+  async #attempt(
+    what: LeftoverName,
+    step: CleanupStep,
+    last: Remaining,
+    warned: Set<string>,
+  ): Promise<Remaining> {
     const { log } = this.#options;
-    const waitedForSysctl = last instanceof RouteLocalnetError;
-    if (waitedForSysctl && (await isRouteLocalnetEnabled())) return last;
+    if (last instanceof RouteLocalnetError && (await isRouteLocalnetEnabled())) return last;
     const attempt = new CleanupAttempt();
     await step(attempt);
     for (const details of attempt.removed) log.info({ what, ...details }, 'removed leftover state');
     const errors = attempt.failures.map(({ error }) => error);
-    const sysctlError = errors.find((error) => error instanceof RouteLocalnetError);
-    const failures = errors.filter((error) => !(error instanceof RouteLocalnetError));
+    const failures = errors.filter((error) => !isKeptState(error));
     if (failures.length > 0) throw failures.length === 1 ? failures[0] : aggregateErrors(failures);
-    if (!waitedForSysctl) sysctlError?.warn(log);
-    return attempt.connections ?? sysctlError;
+    const kept = errors.filter(isKeptState);
+    for (const state of kept.filter(({ message }) => !warned.has(message))) state.warn(log);
+    for (const { message } of kept) warned.add(message);
+    const missing = kept.find((state) => state instanceof MissingProgramError);
+    return attempt.connections ?? missing ?? kept[0];
   }
 
   #wait(milliseconds: number): Promise<void> {
@@ -223,4 +235,20 @@ export class Takeover {
     this.#retryTimers.add(handle);
     return promise;
   }
+}
+
+function isKeptState(error: unknown): error is KeptState {
+  return error instanceof RouteLocalnetError || error instanceof MissingProgramError;
+}
+
+function reasonOf(left: NonNullable<Remaining>): Pick<RemainingState, 'reason' | 'problem'> {
+  if (typeof left === 'number') return { reason: 'connections' };
+  const { reason, message } = left;
+  return reason === 'program' ? { reason, problem: message } : { reason };
+}
+
+/** Milliseconds until the next attempt. */
+function waitFor(left: NonNullable<Remaining>): number {
+  if (left === 0) return HANDSHAKE_PERIOD;
+  return left instanceof MissingProgramError ? MAX_RETRY_PERIOD : CONNECTION_CHECK_PERIOD;
 }

@@ -15,6 +15,8 @@ export interface Libc {
   /** Writes the address of the socket into the buffer. */
   getsockname(fd: number, address: Buffer): number;
   setsockopt(fd: number, level: number, name: number, value: Buffer): number;
+  /** Runs in the libuv thread pool, because the kernel may copy a large table. The value must have its full length. */
+  getsockopt(fd: number, level: number, name: number, value: Buffer): Promise<number>;
   /**
    * getsockopt SO_MEMINFO (Linux 4.12).
    * @returns the number of messages that the kernel dropped because the receive buffer was full, or a negated errno.
@@ -216,6 +218,8 @@ function load(): Libc {
     bind: (fd, address) => bindAddress.now(fd, address, address.length),
     getsockname: (fd, address) => getsockname.now(fd, address, u32(address.length)),
     setsockopt: (fd, level, name, value) => setsockopt.now(fd, level, name, value, value.length),
+    getsockopt: (fd, level, name, value) =>
+      getsockopt.pooled(fd, level, name, value, u32(value.length)),
     drops(fd) {
       const value = Buffer.alloc(4 * SK_MEMINFO_VARS);
       const result = getsockopt.now(fd, SOL_SOCKET, SO_MEMINFO, value, u32(value.length));

@@ -61,11 +61,20 @@ export function deleteChainRequest(table: NftTable, chain: string): NetlinkReque
  * @throws MalformedMessage
  */
 export function readChain(message: NetlinkMessage, table: string): string | undefined {
+  const chain = readTableChain(message);
+  return chain?.table === table ? chain.name : undefined;
+}
+
+/** Reads a reply to `chainsRequest`. @throws MalformedMessage */
+export function readTableChain(
+  message: NetlinkMessage,
+): { readonly table: string; readonly name: string } | undefined {
   if (!isNewMessage(message, 'chain')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
-  return textAttribute(attributes, NFTA_TABLE) === table
-    ? textAttribute(attributes, NFTA_CHAIN_NAME)
-    : undefined;
+  return {
+    table: textAttribute(attributes, NFTA_TABLE),
+    name: textAttribute(attributes, NFTA_CHAIN_NAME),
+  };
 }
 
 /**

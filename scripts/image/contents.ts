@@ -9,6 +9,9 @@ export const SUITE = 'bookworm';
  */
 export const WHOLE = ['iptables', 'ipset', 'conntrack', 'kmod', 'libstdc++6', 'libselinux1'];
 
+/** Packages of WHOLE that an agent in mode nftables does not use. */
+export const FOR_OTHER_MODES = ['iptables', 'ipset'];
+
 /**
  * Single files of packages, whose other files and dependencies the image does not need. Copyright
  * files are always included.

@@ -139,6 +139,42 @@ export async function downloadPackages(
   return packages.map(fileOf);
 }
 
+/**
+ * The packages that stay when some packages of `WHOLE`, and what only they depend on, are left out. Downloads packages.
+ *
+ * @throws as `downloadPackages`
+ */
+export async function packagesWithout(
+  omitted: readonly string[],
+  cache: string,
+  architecture: Architecture,
+  packages: readonly DebianPackage[],
+): Promise<DebianPackage[]> {
+  const files = await downloadPackages(cache, architecture, packages);
+  const dependencies = new Map<string, readonly string[]>();
+  for (const [index, { name }] of packages.entries()) {
+    const fields = ['Pre-Depends', 'Depends'];
+    const { stdout } = await execa('dpkg-deb', ['--field', files[index] ?? '', ...fields]);
+    dependencies.set(name, dependenciesOf(stdout));
+  }
+  const needed = new Set(Object.keys(PARTIAL));
+  const add = (name: string) => {
+    if (needed.has(name)) return;
+    needed.add(name);
+    for (const each of dependencies.get(name) ?? []) add(each);
+  };
+  for (const name of WHOLE) if (!omitted.includes(name)) add(name);
+  return packages.filter(({ name }) => needed.has(name));
+}
+
+/** The names in fields such as `Depends: libc6 (>= 2.36), debconf (>= 0.5) | debconf-2.0`. */
+export function dependenciesOf(fields: string): string[] {
+  return fields
+    .split('\n')
+    .flatMap((line) => line.replace(/^[\w-]+:/, '').split(/[,|]/))
+    .flatMap((each) => /[a-z0-9][a-z0-9+.-]+/.exec(each)?.[0] ?? []);
+}
+
 function isFile(file: string, digest: string): boolean {
   try {
     return sha256(readFileSync(file)) === digest;

@@ -6,7 +6,8 @@ import { VERSION } from '../../process/version.ts';
 import { sha256, sourceDate } from '../dist/archive.ts';
 import type { Installation } from '../dist/build.ts';
 import { ARCHITECTURES, type Architecture, ROOT } from '../dist/npm-packages.ts';
-import { newestPackages } from './debian.ts';
+import { FOR_OTHER_MODES } from './contents.ts';
+import { newestPackages, packagesWithout } from './debian.ts';
 import { makeLayers } from './layers.ts';
 import { LOCK_FILE, type Lock, readLock, writeLock } from './lock.ts';
 import { type LayerSize, makeImage, SOURCE } from './oci.ts';
@@ -21,22 +22,28 @@ const LIMITS = { uncompressed: 200 * MEGABYTE, compressed: 75 * MEGABYTE };
 /**
  * Writes `portwide-VERSION-ARCHITECTURE.oci.tar`, `.cdx.json` and `.provenance.json`.
  *
+ * @param hasIptables false: the image has neither iptables nor ipset, and `-nftables` after the version.
  * @returns the digest by which registries know the image
  * @throws Error if the image is larger than its limits, or the mirror lacks a locked package
  */
 export async function writeImage(
   output: string,
   { tree, bundled, architecture }: Installation,
+  hasIptables = true,
 ): Promise<string> {
-  const locked = readLock()[architecture];
+  const all = readLock()[architecture];
+  const locked = hasIptables
+    ? all
+    : await packagesWithout(FOR_OTHER_MODES, CACHE, architecture, all);
+  const tag = hasIptables ? VERSION : `${VERSION}-nftables`;
   const revision = await gitRevision();
   const epoch = await sourceDate(ROOT);
-  const description = { architecture, version: VERSION, revision, epoch };
+  const description = { architecture, version: VERSION, tag, revision, epoch };
   const layers = await makeLayers(CACHE, architecture, locked, tree, epoch);
   const { archive, digest, sizes } = await makeImage(layers, description);
   checkSizes(sizes);
 
-  const name = `portwide-${VERSION}-${architecture}`;
+  const name = `portwide-${tag}-${architecture}`;
   const file = `${name}.oci.tar`;
   const materials = [
     { uri: `git+${SOURCE}`, digest: { gitCommit: revision } },

@@ -1,6 +1,6 @@
 /** The layers of the image: Debian, Node.js, the agent. An update of the agent changes only the last. */
 import { lstatSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { execa } from 'execa';
 import type { Architecture } from '../dist/npm-packages.ts';
 import { EXCLUDED, LINKS, PARTIAL } from './contents.ts';
@@ -79,7 +79,17 @@ async function debianEntries(
   );
   const entries = unpacked.flat();
   const mtime = newest(entries);
-  const links = { ...LINKS, bin: 'usr/bin', sbin: 'usr/sbin', lib: 'usr/lib', lib64: 'usr/lib64' };
+  const paths = new Set(entries.map(({ path }) => path));
+  const alternatives = Object.entries(LINKS).filter(([path, target]) =>
+    paths.has(join(dirname(path), target)),
+  );
+  const links = {
+    ...Object.fromEntries(alternatives),
+    bin: 'usr/bin',
+    sbin: 'usr/sbin',
+    lib: 'usr/lib',
+    lib64: 'usr/lib64',
+  };
   const made = Object.entries(links).map(([path, target]) => ({
     path,
     mode: 0o777,

@@ -8,6 +8,8 @@ import { type Entry, writeTar } from './tar.ts';
 export interface ImageDescription {
   readonly architecture: Architecture;
   readonly version: string;
+  /** The version, and what sets the image apart. */
+  readonly tag: string;
   /** Git commit. */
   readonly revision: string;
   /** Unix time in seconds. */
@@ -41,7 +43,7 @@ export async function makeImage(
   layers: readonly Layer[],
   description: ImageDescription,
 ): Promise<Image> {
-  const { architecture, version, epoch } = description;
+  const { architecture, tag, epoch } = description;
   const created = new Date(epoch * 1000).toISOString().replace('.000Z', 'Z');
   const packed = await Promise.all(
     layers.map(async ({ name, entries }) => {
@@ -89,8 +91,8 @@ export async function makeImage(
     platform: { architecture, os: 'linux' },
     // containerd names the imported image by the first annotation, podman by the second.
     annotations: {
-      'io.containerd.image.name': `localhost/portwide:${version}`,
-      'org.opencontainers.image.ref.name': version,
+      'io.containerd.image.name': `localhost/portwide:${tag}`,
+      'org.opencontainers.image.ref.name': tag,
     },
   };
   const index = json({

@@ -6,7 +6,7 @@ import type { ImageDescription } from './oci.ts';
 
 /** Packages of the image as CycloneDX. @param bundled paths of packages in the bundle */
 export function softwareBill(
-  { architecture, version, epoch }: ImageDescription,
+  { architecture, tag, epoch }: ImageDescription,
   debian: readonly DebianPackage[],
   bundled: readonly string[],
 ): string {
@@ -23,7 +23,7 @@ export function softwareBill(
   });
   const subject = {
     type: 'container',
-    'bom-ref': `portwide-${version}-${architecture}`,
+    'bom-ref': `portwide-${tag}-${architecture}`,
   } as const;
   const all = [...components, ...agentComponents(bundled, [architecture])];
   return billOfMaterials(subject, all, epoch);
@@ -36,7 +36,7 @@ export interface Material {
 
 /** An in-toto statement with SLSA provenance, version 1. It is not signed. */
 export function provenance(
-  { architecture, version, epoch }: ImageDescription,
+  { architecture, version, tag, epoch }: ImageDescription,
   subject: readonly { readonly name: string; readonly digest: Readonly<Record<string, string>> }[],
   materials: readonly Material[],
   source: string,
@@ -48,7 +48,7 @@ export function provenance(
     predicate: {
       buildDefinition: {
         buildType: `${source}/scripts/image/v1`,
-        externalParameters: { architecture, version, SOURCE_DATE_EPOCH: epoch },
+        externalParameters: { architecture, version, tag, SOURCE_DATE_EPOCH: epoch },
         resolvedDependencies: materials,
       },
       runDetails: {

@@ -36,6 +36,9 @@ export async function nodeStatus(sources: StatusSources, now: number): Promise<N
     ...limited('Unreadable', sources.sourceFaults(), unreadableProblem),
     ...limited(UNBOUND_HEALTH_PORT, sources.unboundHealthPorts(), unboundHealthPortProblem),
     ...features.filter(({ ok }) => !ok).map(featureProblem),
+    ...[...sources.remainingState()].flatMap(({ problem: text }) =>
+      text === undefined ? [] : [problem('Leftover', text)],
+    ),
     ...policyProblems(policies, areNamesObserved),
     ...refusals.slice(0, MAX_REFUSALS).map(
       ({ serviceKey, reason, field, message }): Problem => ({

@@ -179,6 +179,27 @@ describe('chart: values of the agent and the DNS server', () => {
     }
   });
 
+  it('image.withoutIptables: another tag, neither the xtables lock nor NET_RAW, and mode nftables only', () => {
+    const repository = 'r.example/a';
+    const config = { mode: 'nftables' };
+    const image = { repository, withoutIptables: true };
+    const object = daemonSet({ image, config });
+    const tags = fieldsOf(object, 'image').map((name) => String(name).replace(/.*:/, ''));
+    const [tag] = fieldsOf(daemonSet({ image: { repository } }), 'image');
+    const expected = `${String(tag).replace(/.*:/, '')}-nftables`;
+    assert.deepEqual(tags, [expected, expected]);
+    assert.doesNotMatch(JSON.stringify(object), /xtables|NET_RAW/);
+    const [, agent] = containersOf(object);
+    const { capabilities } = (agent?.securityContext ?? {}) as Fields;
+    assert.deepEqual(capabilities, { drop: ['ALL'], add: ['NET_ADMIN'] });
+    const given = daemonSet({ image: { ...image, tag: '1.2' }, config });
+    assert.deepEqual(fieldsOf(given, 'image'), [`${repository}:1.2`, `${repository}:1.2`]);
+    for (const mode of ['', 'iptables', 'ipvs', null]) {
+      assert.throws(() => daemonSet({ image, config: { mode } }), /set config\.mode to nftables/);
+    }
+    daemonSet({ image, kubeProxyConfigMap: 'kube-proxy' });
+  });
+
   const pod = {
     nodeSelector: { pool: 'a' },
     priorityClassName: 'high',

@@ -191,6 +191,23 @@ for (const mode of MODES) {
         assert.equal(await chains(), null);
       });
 
+    if (mode[0].endsWith('nftables'))
+      it('the agent works without NET_RAW, also beside tables of iptables-legacy', async () => {
+        for (const command of ['iptables-legacy', 'ip6tables-legacy'])
+          await lab.node.exec(command, ['-t', 'nat', '-N', 'FOREIGN']);
+        const child = run(['NET_ADMIN'], [...mode, '--network-policy']);
+        await waitFor('both families are served', () => {
+          assert.equal(child.nodeChildProcess.exitCode, null, log.join('\n'));
+          return log.filter((line) => line.includes('"serving"')).length === 2;
+        });
+        for (const vip of VIPS) {
+          assert.equal((await lab.client.tcp(vip, 5060)).outcome, 'answered');
+        }
+        child.kill('SIGTERM');
+        await child;
+        assert.deepEqual(warningsIn(log), []);
+      });
+
     // NET_RAW is needed only by iptables-legacy.
     for (const capability of CAPABILITIES.filter((each) => isLegacy || each !== 'NET_RAW')) {
       it(`the agent fails without ${capability}`, async () => {

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict';
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { execa } from 'execa';
 import { VERSION } from '../../process/version.ts';
@@ -85,6 +85,25 @@ describe('image: OCI archive', function () {
     ]) {
       assert.ok(!has(path), path);
     }
+  });
+
+  it('has a variant without iptables, in which the agent starts', async () => {
+    const output = join(directory, 'without');
+    const script = join(ROOT, 'scripts/image/main.ts');
+    const args = [script, 'build', '--without-iptables', `--output=${output}`, ARCH];
+    await execa(process.execPath, args);
+    const archive = join(output, `portwide-${VERSION}-nftables-${ARCH}.oci.tar`);
+    await unpackImage(archive, join(output, 'container'));
+    const root = join(output, 'container/rootfs');
+    const names = ['usr/sbin', 'usr/bin'].flatMap((each) => readdirSync(join(root, each)));
+    assert.deepEqual(
+      names.filter((name) => /tables|ipset/.test(name)),
+      [],
+    );
+    assert.ok(names.includes('conntrack') && names.includes('modprobe'));
+    const command = [root, '/opt/portwide/portwide', 'version'];
+    const { stdout } = await execa('/usr/sbin/chroot', command, { env: {}, extendEnv: false });
+    assert.equal(stdout, VERSION);
   });
 
   const tools = ['iptables', 'ip6tables'].flatMap((tool) =>

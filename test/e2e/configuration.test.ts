@@ -267,6 +267,19 @@ describe('configuration of an agent', () => {
       assert.doesNotMatch(await rules(), /KUBE-/);
     });
 
+    it('names what the kernel and the image lack, if mode nftables is impossible and iptables is not installed', () =>
+      withoutNftables(async () => {
+        // iptables is in /usr/sbin.
+        const args = ['PATH=/usr/bin:/bin', PORTWIDE, 'run', `--manifests=${manifests}`];
+        const { exitCode, stderr } = await lab.node.exec('env', args, { reject: false });
+        assert.equal(exitCode, 1);
+        assert.equal(
+          stderr.trim(),
+          'portwide: nftables is not supported: the kernel refuses table portwide-probe: EPERM; ' +
+            'iptables-nft is not installed: modes iptables and ipvs need an image with iptables',
+        );
+      }));
+
     it('selects mode iptables otherwise, and logs the reason', () =>
       withoutNftables(async () => {
         const agent = start('--iptables-variant=nft');

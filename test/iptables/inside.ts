@@ -1,6 +1,8 @@
 /** Functions of mode iptables that tests call inside a network namespace. */
+import type { IpFamily } from '../../api/objects.ts';
 import { iptablesBackend } from '../../iptables/backend.ts';
 import { iptablesCommands, type Variant } from '../../iptables/commands.ts';
+import { chainNames } from '../../iptables/variant.ts';
 import type { Backend } from '../../proxier/backend.ts';
 import type { Comparison } from '../../proxier/compared-object.ts';
 import type { Route } from '../../services/route.ts';
@@ -24,6 +26,11 @@ export const iptablesMode = {
     });
     backend.update(routes, []);
     await backend.apply(true);
+  },
+
+  async iptablesChainNames(family: IpFamily, variant: Variant): Promise<[string, string[]][]> {
+    const chains = [...(await chainNames(family, variant))];
+    return chains.map(([table, names]) => [table, [...names]]);
   },
 
   async iptablesCompare(service?: string): Promise<Comparison | undefined> {

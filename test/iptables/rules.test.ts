@@ -7,7 +7,7 @@ import { isOwnChain, serviceChains } from '../../iptables/chains.ts';
 import { restoreInput } from '../../iptables/restore.ts';
 import { ruleText, statisticMatch } from '../../iptables/rule.ts';
 import { type Ruleset, TABLES } from '../../iptables/ruleset.ts';
-import { chooseVariant } from '../../iptables/variant.ts';
+import { variantWithMoreRules } from '../../iptables/variant.ts';
 import { writtenRuleCount } from '../../iptables/writer.ts';
 import { route } from '../fixtures.ts';
 import { options } from './options.ts';
@@ -347,34 +347,12 @@ describe('rules: input of iptables-restore', () => {
   });
 });
 
-describe('rules: iptables variant of the node', () => {
-  const hint = ':KUBE-IPTABLES-HINT - [0:0]\n';
-  for (const [title, mangle, all, expected] of [
-    [
-      "nft by the kubelet's chain",
-      { nft: hint, legacy: '' },
-      { nft: '', legacy: '-A X\n-A Y' },
-      'nft',
-    ],
-    [
-      "legacy by the kubelet's chain",
-      { nft: '', legacy: hint },
-      { nft: '-A X', legacy: '' },
-      'legacy',
-    ],
-    [
-      'the one with more rules without a kubelet',
-      { nft: '', legacy: '' },
-      { nft: '-A X', legacy: '-A X\n-A Y' },
-      'legacy',
-    ],
-    [
-      'nft on an empty node',
-      { nft: undefined, legacy: undefined },
-      { nft: undefined, legacy: undefined },
-      'nft',
-    ],
+describe('rules: iptables variant of a node without a kubelet', () => {
+  for (const [title, nat, expected] of [
+    ['the one with more rules', { nft: '-A X', legacy: '-A X\n-A Y' }, 'legacy'],
+    ['nft if both have as many', { nft: '-A X', legacy: '-A X' }, 'nft'],
+    ['nft on an empty node', { nft: undefined, legacy: undefined }, 'nft'],
   ] as const) {
-    it(`chooses ${title}`, () => assert.equal(chooseVariant(mangle, all), expected));
+    it(`chooses ${title}`, () => assert.equal(variantWithMoreRules(nat), expected));
   }
 });

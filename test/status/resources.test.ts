@@ -81,6 +81,7 @@ function statusOf(table: RouteTable, fields: Partial<StatusSources> = {}) {
     missingInputs: () => [],
     sourceFaults: () => [],
     unboundHealthPorts: () => [],
+    remainingState: () => [],
     table,
     kinds: ['Service', 'EndpointSlice', 'Node'],
     backends: () => [],
@@ -698,6 +699,22 @@ describe('resources: state of the node', () => {
     const detail = await service('web');
     assert.equal(detail.problems[0]?.message, expected);
     await assert.rejects(service('gone'), /knows no Service .*: it cannot be read: spec\.y: wrong/);
+  });
+
+  it('names rules of another proxy that stay until an operator acts', async () => {
+    const common = { what: 'iptables', connections: 0 } as const;
+    const { get } = statusOf(filledTable(), {
+      remainingState: () => [
+        { ...common, reason: 'error' },
+        { ...common, reason: 'program', problem: 'iptables-nft is not installed' },
+      ],
+    });
+    const { problems } = await get<NodeStatus>('/api/v1/status');
+    const leftovers = problems.filter(({ reason }) => reason === 'Leftover');
+    assert.deepEqual(
+      leftovers.map(({ message }) => message),
+      ['iptables-nft is not installed'],
+    );
   });
 
   it('names health check node ports that cannot be bound, also in the Service', async () => {

@@ -3,6 +3,7 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { IpFamily } from '../../api/objects.ts';
 import type { ProxyMode } from '../../config/node-settings.ts';
 import type { CleanupAttempt, CleanupStep } from '../../takeover/cleanup-attempt.ts';
+import { MissingProgramError } from '../../takeover/missing-program.ts';
 import { Takeover } from '../../takeover/takeover.ts';
 import { FakeTimers } from '../sync/fake-timers.ts';
 import { NO_LEFTOVERS } from './no-leftovers.ts';
@@ -23,12 +24,14 @@ function agent(
   const timers = new FakeTimers();
   const begun: string[] = [];
   const failing = new Set<string>();
+  const missing = new Set<string>();
   const noting =
     (what: string): CleanupStep =>
     (attempt) =>
       attempt.remove(what, async () => {
         begun.push(what);
         if (failing.has(what)) throw new Error('no');
+        if (missing.has(what)) throw new MissingProgramError(what, []);
       });
   const takeover = new Takeover(
     { mode, families, options: { ipvsExcludeCidrs: ['::/0'], networkPolicy }, log: LOG, timers },
@@ -42,6 +45,7 @@ function agent(
   );
   return {
     failing,
+    missing,
     timers,
     remaining: () => [...takeover.remaining()],
     afterFirstSync: (family: IpFamily) => takeover.afterFirstSync(family),
@@ -214,6 +218,28 @@ describe('takeover: one removal', () => {
       'keeping leftover state until its connections end',
       'removing leftover state no longer fails',
     ]);
+  });
+
+  it('warns once of rules that a missing program would remove, and finds out when they are gone', async () => {
+    const missing = new MissingProgramError('iptables-nft', ['nat']);
+    let isThere = true;
+    const { isDone, remaining, logged, pass } = removing(() => (isThere ? missing : 0));
+    await pass(60 * MINUTE);
+    const { message: problem } = missing;
+    const state = { what: 'ipvs', reason: 'program', connections: 0, problem };
+    assert.deepEqual(remaining(), [state]);
+    assert.deepEqual(logged, [
+      `warning: leftover state stays, because a program is not installed: ${problem}`,
+    ]);
+    isThere = false;
+    await pass(5 * MINUTE);
+    assert.ok(isDone());
+  });
+
+  it('keeps IPVS while rules that reference its sets stay, because a program is missing', async () => {
+    const { missing, removedAfter } = agent('nftables', { families: ['IPv4'] });
+    missing.add('rules of IPv4');
+    assert.deepEqual(await removedAfter('IPv4'), ['kube-proxy of IPv4', 'policy', 'rules of IPv4']);
   });
 
   it('limits the retry delay to five minutes', async () => {

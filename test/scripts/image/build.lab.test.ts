@@ -3,7 +3,8 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { execa } from 'execa';
-import { PARTIAL, WHOLE } from '../../../scripts/image/contents.ts';
+import { FOR_OTHER_MODES, PARTIAL, WHOLE } from '../../../scripts/image/contents.ts';
+import { dependenciesOf } from '../../../scripts/image/debian.ts';
 import { missingLibraries } from '../../../scripts/image/elf.ts';
 import { readLock } from '../../../scripts/image/lock.ts';
 import { softwareBill } from '../../../scripts/image/statements.ts';
@@ -77,6 +78,7 @@ describe('image: lock file', () => {
     it(`has all packages for ${architecture}, with digests`, () => {
       const names = lock[architecture].map(({ name }) => name);
       for (const name of [...WHOLE, ...Object.keys(PARTIAL)]) assert.ok(names.includes(name), name);
+      for (const name of FOR_OTHER_MODES) assert.ok(WHOLE.includes(name), name);
       for (const each of lock[architecture]) {
         assert.match(each.sha256, /^[0-9a-f]{64}$/, each.name);
         assert.match(each.architecture, new RegExp(`^(all|${architecture})$`));
@@ -85,7 +87,13 @@ describe('image: lock file', () => {
   }
 
   it('is in the SBOM, with what the agent contains', () => {
-    const description = { architecture: 'amd64', version: '1', revision: 'x', epoch: 0 } as const;
+    const description = {
+      architecture: 'amd64',
+      version: '1',
+      tag: '1',
+      revision: 'x',
+      epoch: 0,
+    } as const;
     const bill = softwareBill(description, lock.amd64, ['node_modules/yaml']);
     const components: { purl: string }[] = JSON.parse(bill).components;
     const has = (pattern: RegExp) => components.some(({ purl }) => pattern.test(purl));
@@ -98,6 +106,19 @@ describe('image: lock file', () => {
 });
 
 describe('image: packages', () => {
+  it('depend on the packages in both fields, and on all alternatives', () => {
+    const fields =
+      'Pre-Depends: libc6 (>= 2.34), init-system-helpers (>= 1.54~)\nDepends: libstdc++6:any | libc++1, netbase';
+    assert.deepEqual(dependenciesOf(fields), [
+      'libc6',
+      'init-system-helpers',
+      'libstdc++6',
+      'libc++1',
+      'netbase',
+    ]);
+    assert.deepEqual(dependenciesOf(''), []);
+  });
+
   it('that the mirror no longer has are named, with the command that locks newer ones', async () => {
     const cache = mkdtempSync(join(tmpdir(), 'portwide-apt-'));
     try {

@@ -30,7 +30,11 @@ immutable, or would restart the pods.
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- $tag := .Chart.AppVersion -}}
+{{- if .Values.image.withoutIptables -}}
+{{- $tag = printf "%s-nftables" $tag -}}
+{{- end -}}
+{{ .Values.image.repository }}:{{ default $tag .Values.image.tag }}
 {{- end -}}
 {{- end -}}
 

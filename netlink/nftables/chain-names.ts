@@ -1,0 +1,27 @@
+/** Lists the chains of all tables of a family, of any program. */
+import { NETLINK_NETFILTER } from '../core/descriptor.ts';
+import { hasErrno, NO_SUBSYSTEM_ERRNOS } from '../core/error.ts';
+import { withSocket } from '../core/socket.ts';
+import { readTableChain } from './chain.ts';
+import { chainsRequest } from './message.ts';
+
+/**
+ * The names of the chains in each table that has chains; none if the kernel has no nf_tables.
+ * @param family NFPROTO_ number, as in NftTable.
+ * @throws NetlinkError
+ */
+export async function listChainNames(family: number): Promise<Map<string, string[]>> {
+  const tables = new Map<string, string[]>();
+  try {
+    const dump = (picker: typeof readTableChain) =>
+      withSocket(NETLINK_NETFILTER, (socket) => socket.dump(chainsRequest(family), picker));
+    for (const { table, name } of await dump(readTableChain)) {
+      const names = tables.get(table);
+      if (names === undefined) tables.set(table, [name]);
+      else names.push(name);
+    }
+  } catch (error) {
+    if (!hasErrno(error, ...NO_SUBSYSTEM_ERRNOS)) throw error;
+  }
+  return tables;
+}
