@@ -24,6 +24,7 @@ import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/policy-functions.ts';
 import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
+import { hardCalls } from './nftables/hard-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
 import { subscriptionCalls } from './subscription-calls.ts';
@@ -151,6 +152,7 @@ const methods = {
 
   ...ipsetCalls,
   ...nftCalls,
+  ...hardCalls,
   ...iptablesMode,
   ...nftMode,
   ...policy,
