@@ -1,46 +1,14 @@
 #!/bin/sh
-# Downloads stock Debian kernels for the tests, without installing them: from this machine's mirror, with
-# an apt configuration of their own. Each gets a directory <cache>/<version, such as 6.1> with
+# Downloads stock Debian kernels for the tests, without installing them. Each gets a directory
+# <cache>/<version, such as 6.1> with
 #   vmlinuz   the kernel
 #   modules   its modules, to be mounted at /lib/modules
 #   initrd    starts test/uml/init.sh from the machine's file system
 #   release   as `uname -r` prints it
-# and each nft a directory <cache>/nft-<version> with its libraries and a script that runs it.
-# Also unpacks a newer QEMU into <cache>/qemu if the installed one is too old.
+# Also unpacks nft (see nft.sh), and a newer QEMU into <cache>/qemu if the installed one is too old.
 set -eu
-cache=${PORTWIDE_KERNELS:-/var/cache/portwide-kernels}
-checkout=$(cd "$(dirname -- "$0")/.." && pwd)
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Created-By: Packages' | head -n 1)
-keyring=/usr/share/keyrings/debian-archive-keyring.gpg
-
-# Runs a command of apt for a suite.
-apt() {
-  directory=$cache/apt/$1
-  program=$2
-  shift 2
-  "$program" -qq -o "Dir::Etc::SourceList=$directory/sources.list" -o Dir::Etc::SourceParts=- \
-    -o "Dir::State::Lists=$directory/lists" -o Dir::State::status=/dev/null -o "Dir::Cache=$directory" \
-    -o APT::Sandbox::User=root "$@"
-}
-
-update() {
-  mkdir -p "$cache/apt/$1/lists/partial" "$cache/apt/$1/archives/partial"
-  echo "deb [signed-by=$keyring] $mirror $1 main" >"$cache/apt/$1/sources.list"
-  apt "$1" apt-get update
-}
-
-# Unpacks packages of the suite $1 into the directory $2.
-unpack() {
-  (
-    mkdir -p "$2"
-    cd "$2"
-    suite=$1
-    shift 2
-    for package; do apt "$suite" apt-get download "$package/$suite"; done
-    for file in *.deb; do dpkg-deb -x "$file" .; done
-    rm ./*.deb
-  )
-}
+scripts=$(cd "$(dirname -- "$0")" && pwd)
+. "$scripts/debian-packages.sh"
 
 # Packs a shell and the modules of a root file system on virtiofs.
 make_initrd() {
@@ -68,7 +36,7 @@ make_initrd() {
 add_init() {
   cp "$1/modules.cpio" "$1/initrd.new"
   directory=$(mktemp -d)
-  install -m 755 "$checkout/test/uml/qemu-init.sh" "$directory/init"
+  install -m 755 "$scripts/../test/uml/qemu-init.sh" "$directory/init"
   (cd "$directory" && echo init | cpio --quiet -o -H newc) >>"$1/initrd.new"
   rm -r "$directory"
   mv "$1/initrd.new" "$1/initrd"
@@ -98,29 +66,9 @@ fetch() {
   rm -r "$unpacked"
 }
 
-# The nft $1 of the suite $2.
-fetch_nft() {
-  files=$cache/nft-$1
-  [ -e "$files/nft" ] && return
-  echo "Downloading nft of Debian $2"
-  [ -e "$cache/apt/$2/sources.list" ] || update "$2"
-  rm -rf "$files"
-  unpack "$2" "$files" nftables libnftables1 libnftnl11 libmnl0 libxtables12 libjansson4 libgmp10 \
-    libedit2 libbsd0 libmd0 libtinfo6 libc6
-  # Newer packages have /usr/lib only.
-  libraries=$files/lib/x86_64-linux-gnu:$files/usr/lib/x86_64-linux-gnu
-  loader=$(find "$files" -name ld-linux-x86-64.so.2 ! -type l | head -n 1)
-  program=$(find "$files" -path '*/sbin/nft')
-  printf '#!/bin/sh\nexec %s --library-path %s %s "$@"\n' "$loader" "$libraries" "$program" >"$files/nft.new"
-  chmod +x "$files/nft.new"
-  "$files/nft.new" --version | grep -F "v$1 "
-  mv "$files/nft.new" "$files/nft"
-}
-
 fetch 6.1 bookworm
 fetch 6.12 trixie
-fetch_nft 1.0.6 bookworm
-fetch_nft 1.1.3 trixie
+"$scripts/nft.sh" 1.0.6 1.1.3
 for version in 6.1 6.12; do add_init "$cache/$version"; done
 
 # Linux 6.12 crashes in one of six boots in QEMU 7.2 without KVM, at random places.

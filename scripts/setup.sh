@@ -101,6 +101,11 @@ case " $* " in
     ;;
 esac
 
+# Tests write tables with nft of other releases.
+case " $* " in
+  *" test "*) scripts/nft.sh 1.0.6 1.1.3 newest ;;
+esac
+
 # user-mode-linux uses this machine's root file system, and modprobe looks in /lib/modules.
 if [ -n "$kernel" ]; then
   for modules in /usr/lib/uml/modules/*; do

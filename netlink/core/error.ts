@@ -23,13 +23,21 @@ export class NetlinkError extends Error {
   /** The name of the error number, such as `ENOENT` or `IPSET_ERR_HASH_FULL`. */
   readonly code: string;
   readonly extendedAck: ExtendedAck | undefined;
+  /** The cause in words, of the kernel if it sent any. */
+  readonly detail: string | undefined;
 
   /**
    * @param operation The failed operation, subject of the error message: `bind`, `netlink dump 22`.
+   * @param options.detail The cause in words, if the kernel sent none.
    */
-  constructor(operation: string, errno: number, extendedAck?: ExtendedAck, options?: ErrorOptions) {
+  constructor(
+    operation: string,
+    errno: number,
+    extendedAck?: ExtendedAck,
+    { detail, ...options }: ErrorOptions & { readonly detail?: string | undefined } = {},
+  ) {
     const code = errnoName(errno);
-    const text = extendedAck?.message;
+    const text = extendedAck?.message ?? detail;
     super(
       text === undefined ? `${operation}: ${code}` : `${operation}: ${code} (${text})`,
       options,
@@ -37,6 +45,7 @@ export class NetlinkError extends Error {
     this.errno = errno;
     this.code = code;
     this.extendedAck = extendedAck;
+    this.detail = text;
   }
 }
 
@@ -49,7 +58,8 @@ export function hasErrno(error: unknown, ...errnos: readonly number[]): boolean 
  * number of a message type.
  */
 export function relabelError(operation: string, cause: NetlinkError): NetlinkError {
-  return new NetlinkError(operation, cause.errno, cause.extendedAck, { cause });
+  const { errno, extendedAck, detail } = cause;
+  return new NetlinkError(operation, errno, extendedAck, { cause, detail });
 }
 
 /** Replaces the operation if `work` rejects with a NetlinkError, as `relabelError` does. */

@@ -22,6 +22,8 @@ export interface Libc {
    * @returns the number of messages that the kernel dropped because the receive buffer was full, or a negated errno.
    */
   drops(fd: number): number;
+  /** getsockopt SO_SNDBUF. @returns bytes, or a negated errno. */
+  sendBuffer(fd: number): number;
   /** setsockopt SO_ATTACH_FILTER. @param program Classic BPF instructions. */
   attachFilter(fd: number, program: Buffer): number;
   close(fd: number): number;
@@ -81,6 +83,7 @@ export function datagramLength({ headers }: ManyBuffers, index: number): number 
 
 /** asm-generic/socket.h */
 const SOL_SOCKET = 1;
+const SO_SNDBUF = 7;
 const SO_ATTACH_FILTER = 26;
 const SO_MEMINFO = 55;
 /** Numbers of 32 bits that SO_MEMINFO returns, and the place of the drops: SK_MEMINFO_ of linux/sock_diag.h. */
@@ -224,6 +227,11 @@ function load(): Libc {
       const value = Buffer.alloc(4 * SK_MEMINFO_VARS);
       const result = getsockopt.now(fd, SOL_SOCKET, SO_MEMINFO, value, u32(value.length));
       return result < 0 ? result : readU32(value, 4 * SK_MEMINFO_DROPS);
+    },
+    sendBuffer(fd) {
+      const value = Buffer.alloc(4);
+      const result = getsockopt.now(fd, SOL_SOCKET, SO_SNDBUF, value, u32(value.length));
+      return result < 0 ? result : readU32(value, 0);
     },
     attachFilter(fd, program) {
       const value = { length: program.length / INSTRUCTION_LENGTH, instructions: program };

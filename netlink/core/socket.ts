@@ -16,7 +16,17 @@ import {
   type SocketOptions,
 } from './descriptor.ts';
 import { waitForReply } from './early-reply.ts';
-import { EAGAIN, ECANCELED, EINTR, ETIMEDOUT, MalformedMessage, NetlinkError } from './error.ts';
+import {
+  EAGAIN,
+  ECANCELED,
+  EINTR,
+  EMSGSIZE,
+  ENOBUFS,
+  ETIMEDOUT,
+  hasErrno,
+  MalformedMessage,
+  NetlinkError,
+} from './error.ts';
 import { readU16 } from './host-order.ts';
 import { libc } from './libc.ts';
 import {
@@ -44,6 +54,13 @@ export interface RefusedMessage {
 
 /** Converts a message to a result; undefined omits the message from the results. */
 type MessagePicker<T> = (message: NetlinkMessage) => T | undefined;
+
+/** The result of one dump. */
+export interface Dump<T> {
+  readonly picked: T[];
+  /** The table changed meanwhile (NLM_F_DUMP_INTR), so objects may be missing or appear twice. */
+  readonly isInterrupted: boolean;
+}
 
 const DUMP_ATTEMPTS = 5;
 /** Milliseconds of work before the event loop gets a turn. */
@@ -119,10 +136,10 @@ export class NetlinkSocket {
    * Sends a transaction: messages between a batch begin and a batch end. The kernel applies all of
    * them or none. The last message before the batch end must request an ack.
    * @param pack Called when earlier operations are done, so that transactions are applied in the
-   * order of calls.
+   * order of calls. One send carries all of it, because the kernel takes a transaction only in one piece.
    * @param hasEnd false: the messages lack the batch end, so nfnetlink checks them and applies none.
    * @returns the refused messages, in order. Index 0, the batch begin, stands for the whole
-   * transaction.
+   * transaction. If so many messages are refused that their errors overrun the receive buffer, the first are returned.
    * @throws NetlinkError as `batch`; whatever `pack` throws.
    */
   transaction(pack: () => Promise<PackedMessages>, hasEnd = true): Promise<RefusedMessage[]> {
@@ -141,14 +158,18 @@ export class NetlinkSocket {
   dump<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<T[]> {
     return this.#enqueue(async () => {
       for (let attempt = 0; attempt < DUMP_ATTEMPTS; attempt++) {
-        const picked = await this.#collect(request, NLM_F_DUMP, pick);
-        if (picked !== undefined) return picked;
+        const { picked, isInterrupted } = await this.#collect(request, NLM_F_DUMP, pick);
+        if (!isInterrupted) return picked;
       }
-      throw new NetlinkError(
-        `netlink dump ${request.type}: table changed during every attempt`,
-        EINTR,
-      );
+      throw new NetlinkError(`netlink dump ${request.type}`, EINTR, undefined, {
+        detail: `the table changed during each of ${DUMP_ATTEMPTS} dumps`,
+      });
     });
+  }
+
+  /** Dumps a table once. @throws NetlinkError; whatever `pick` throws. */
+  dumpOnce<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<Dump<T>> {
+    return this.#enqueue(() => this.#collect(request, NLM_F_DUMP, pick));
   }
 
   /**
@@ -160,7 +181,7 @@ export class NetlinkSocket {
   async get<T>(request: NetlinkRequest, pick: MessagePicker<T>): Promise<T> {
     // The ack follows the reply and ends the exchange.
     const collected = this.#enqueue(() => this.#collect(request, NLM_F_ACK, pick));
-    const [answer] = (await collected) ?? [];
+    const [answer] = (await collected).picked;
     if (answer === undefined)
       throw new MalformedMessage(`netlink message ${request.type}: empty reply`);
     return answer;
@@ -251,35 +272,46 @@ export class NetlinkSocket {
       numberMessages(packed, first);
       const operation = (start = 0) => `netlink message ${readU16(bytes, start + 4)}`;
       const refusals: RefusedMessage[] = [];
-      await this.#exchange(operation(starts.at(-1)), bytes, { isTransaction }, (message) => {
-        const index = (message.sequence - first) >>> 0;
-        if (message.type !== NLMSG_ERROR || index >= starts.length) return false;
-        const ack = readAck(message);
-        if (ack.errno !== 0)
-          refusals.push({ index, error: refused(operation(starts[index]), ack) });
-        return isLast(index, starts.length);
-      });
+      const exchanged = this.#exchange(
+        operation(starts.at(-1)),
+        bytes,
+        { isTransaction },
+        (message) => {
+          const index = (message.sequence - first) >>> 0;
+          if (message.type !== NLMSG_ERROR || index >= starts.length) return false;
+          const ack = readAck(message);
+          if (ack.errno !== 0)
+            refusals.push({ index, error: refused(operation(starts[index]), ack) });
+          return isLast(index, starts.length);
+        },
+      );
+      try {
+        await exchanged;
+      } catch (error) {
+        // One refused message undoes the whole transaction, so lost replies do not matter.
+        const isRefused = isTransaction && refusals.length > 0;
+        if (!isRefused || !hasErrno(error, ENOBUFS)) throw error;
+      }
       return refusals;
     });
   }
 
-  /** @returns undefined if the table changed during the dump. */
   async #collect<T>(
     request: NetlinkRequest,
     kind: number,
     pick: MessagePicker<T>,
-  ): Promise<T[] | undefined> {
+  ): Promise<Dump<T>> {
     const isDump = kind === NLM_F_DUMP;
     const operation = `netlink ${isDump ? 'dump' : 'message'} ${request.type}`;
     const picked: T[] = [];
-    let interrupted = false;
+    let isInterrupted = false;
     let thrown: { error: unknown } | undefined;
     const sequence = this.#takeSequenceNumbers(1);
     const flags = (request.flags ?? 0) | kind;
     const bytes = encodeMessages([{ ...request, flags }], sequence);
     await this.#exchange(operation, bytes, { isDump }, (message) => {
       if (message.sequence !== sequence) return false;
-      if ((message.flags & NLM_F_DUMP_INTR) !== 0) interrupted = true;
+      if ((message.flags & NLM_F_DUMP_INTR) !== 0) isInterrupted = true;
       if (message.type === NLMSG_DONE || message.type === NLMSG_ERROR) {
         const ack = readAck(message);
         if (ack.errno !== 0) thrown ??= { error: refused(operation, ack) };
@@ -297,7 +329,7 @@ export class NetlinkSocket {
       return false;
     });
     if (thrown !== undefined) throw thrown.error;
-    return interrupted ? undefined : picked;
+    return { picked, isInterrupted };
   }
 
   /**
@@ -318,15 +350,22 @@ export class NetlinkSocket {
     this.#sliceStart = performance.now();
     if (this.#hasPendingReplies) await this.#drain(operation, deadline);
     this.#hasPendingReplies = true;
-    const sent = libc().send(this.#fd, bytes);
-    if (!isTransaction || this.#inBackground || !waitForReply(this.#fd, bytes.length))
-      checkResult(operation, await sent);
+    const sent = this.#sent(operation, bytes);
+    // The exchange may end before it awaits the outcome.
+    sent.catch(() => undefined);
+    if (!isTransaction || this.#inBackground || !waitForReply(this.#fd, bytes.length)) await sent;
+    let hasOverrun = false;
     for (let last = false; !last; ) {
       this.#checkOpen();
       const result = await this.#receive(isDump);
       if (result === -EAGAIN) {
-        checkResult(operation, await sent);
+        await sent;
+        if (hasOverrun) throw new NetlinkError(operation, ENOBUFS);
         await this.#readable(operation, deadline);
+      } else if (result === -ENOBUFS && isTransaction) {
+        // The replies before the overrun are still in the buffer. The kernel sends all replies before send returns.
+        await sent;
+        hasOverrun = true;
       } else
         for (const message of readDatagram(operation, this.#buffer, result))
           last = isLast(message) || last;
@@ -334,6 +373,17 @@ export class NetlinkSocket {
       if (result !== -EAGAIN) deadline = performance.now() + this.#timeout;
     }
     this.#hasPendingReplies = false;
+  }
+
+  /** Sends in the thread pool. @throws NetlinkError: EMSGSIZE with the sizes if the send buffer is too small. */
+  async #sent(operation: string, bytes: Buffer): Promise<void> {
+    const result = await libc().send(this.#fd, bytes);
+    if (result !== -EMSGSIZE) {
+      checkResult(operation, result);
+      return;
+    }
+    const detail = `a batch of ${bytes.length} bytes in a send buffer of ${libc().sendBuffer(this.#fd)} bytes`;
+    throw new NetlinkError(operation, EMSGSIZE, undefined, { detail });
   }
 
   /** Discards the pending replies of an exchange that ended early. This also ends a dump. */

@@ -69,6 +69,7 @@ for (const kind of NFT_KINDS) {
 export const NFTA_TABLE = 1;
 export const NFTA_SET_NAME = 2;
 const NFTA_TABLE_FLAGS = 2;
+const NFTA_TABLE_USE = 3;
 const NFT_TABLE_F_OWNER = 2;
 /** NFTA_SET_ELEM_LIST_SET */
 const NFTA_ELEMENT_SET = 2;
@@ -215,6 +216,13 @@ export function readTableFlags(message: NetlinkMessage): number | undefined {
   if (!isNewMessage(message, 'table')) return undefined;
   const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
   return optionalNumber(attributes, NFTA_TABLE_FLAGS, 4) ?? 0;
+}
+
+/** The number of chains, sets, objects and flowtables, in a reply to `tableRequest`. @throws MalformedMessage */
+export function readTableUse(message: NetlinkMessage): number | undefined {
+  if (!isNewMessage(message, 'table')) return undefined;
+  const attributes = readAttributes(message.payload, NFGENMSG_LENGTH);
+  return optionalNumber(attributes, NFTA_TABLE_USE, 4) ?? 0;
 }
 
 /**

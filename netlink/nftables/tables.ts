@@ -33,6 +33,7 @@ import {
   readSet,
   readTable,
   readTableFlags,
+  readTableUse,
   rulesRequest,
   setRequest,
   setsRequest,
@@ -51,6 +52,7 @@ import {
   type NftSet,
   type NftTable,
 } from './types.ts';
+import { uniteChains, wholeDump } from './whole-dump.ts';
 
 export type { NftCounter } from './counter.ts';
 export { NftRefusedError } from './transaction-builder.ts';
@@ -107,6 +109,7 @@ export class NfTables {
   readonly #socket: NetlinkSocket;
   readonly #table: NftTable;
   readonly #queue: SerialQueue;
+  readonly #inBackground: boolean;
 
   /**
    * Opens a socket. The table need not exist yet.
@@ -118,6 +121,7 @@ export class NfTables {
     this.#family = family;
     this.#table = { family: addressFamily(family), name: table };
     tableRequest(this.#table);
+    this.#inBackground = inBackground;
     this.#queue = inBackground ? new SerialQueue() : transactionQueue;
     this.#socket = new NetlinkSocket(NETLINK_NETFILTER, { sendBuffer: SEND_BUFFER, inBackground });
     portIds.add(this.#socket.portId);
@@ -153,6 +157,9 @@ export class NfTables {
    * are created first, so that rules and elements may refer to them. Adding an existing element
    * with the same data is not an error, but deleting a missing element is an error. Encoding yields
    * to the event loop, so do not change the arrays until the promise settles.
+   *
+   * Transactions of other programs cannot make it fail: it names no generation (NFNL_BATCH_GENID), so there is no ERESTART.
+   * After EAGAIN the kernel repeats the batch itself (nfnetlink_rcv_batch).
    *
    * The kernel checks concatenated intervals loosely (seen on 6.18). It deletes the interval that
    * contains the key, whatever its ends, and it adds an interval that encloses another.
@@ -235,8 +242,7 @@ export class NfTables {
    * @throws NetlinkError
    */
   chains(): Promise<string[] | undefined> {
-    const { family, name } = this.#table;
-    return this.#list('chains', chainsRequest(family), (message) => readChain(message, name));
+    return this.#listChains(readChain, (name) => name);
   }
 
   /**
@@ -244,9 +250,7 @@ export class NfTables {
    * @throws NetlinkError
    */
   chainsWithHooks(): Promise<NftExistingChain[] | undefined> {
-    const { family, name } = this.#table;
-    const pick = (message: NetlinkMessage) => readExistingChain(message, name);
-    return this.#list('chains', chainsRequest(family), pick);
+    return this.#listChains(readExistingChain, ({ name }) => name);
   }
 
   /**
@@ -256,7 +260,7 @@ export class NfTables {
    */
   rules(chain?: string): Promise<NftExistingRule[] | undefined> {
     const pick = (message: NetlinkMessage) => readRule(message, this.#table.name);
-    return this.#list('rules', rulesRequest(this.#table, chain), pick);
+    return this.#list('rules', rulesRequest(this.#table, chain), pick, ownIndex);
   }
 
   /**
@@ -281,7 +285,7 @@ export class NfTables {
    * @throws NetlinkError
    */
   sets(): Promise<NftSet[] | undefined> {
-    return this.#list('sets', setsRequest(this.#table), readSet);
+    return this.#list('sets', setsRequest(this.#table), readSet, ownIndex);
   }
 
   /**
@@ -415,18 +419,46 @@ export class NfTables {
     return outcome;
   }
 
+  #listChains<T>(
+    read: (message: NetlinkMessage, table: string) => T | undefined,
+    nameOf: (chain: T) => string,
+  ): Promise<T[] | undefined> {
+    const { family, name } = this.#table;
+    const pick = (message: NetlinkMessage) => read(message, name);
+    const united = uniteChains(nameOf, () => this.#countChains());
+    return this.#list('chains', chainsRequest(family), pick, united);
+  }
+
+  /** The table counts all its objects together. Its sets are listed by an index of their own, and the others in one part. */
+  async #countChains(): Promise<number> {
+    const table = this.#table;
+    const others = [
+      await this.#socket.dumpOnce(setsRequest(table), readSet),
+      await this.#socket.dumpOnce(countersRequest(table), (each) => readCounter(each, table.name)),
+      await this.#socket.dumpOnce(flowtablesRequest(table), (each) =>
+        readFlowtable(each, table.name),
+      ),
+    ];
+    const use = await this.#socket.get(tableRequest(table), readTableUse);
+    return others.reduce((count, { picked }) => count - picked.length, use);
+  }
+
   async #list<T>(
     what: string,
     request: NetlinkRequest,
     pick: (message: NetlinkMessage) => T | undefined,
+    completed: (dumped: T[]) => Promise<T[] | undefined> = async () => undefined,
   ): Promise<T[] | undefined> {
     const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
     const found = await undefinedOnErrno(labelErrors(`nf_tables table ${name}`, table), ENOENT);
     if (found === undefined) return undefined;
-    const dump = () =>
-      labelErrors(`dump of nf_tables ${what} in ${name}`, this.#socket.dump(request, pick));
-    return await undefinedOnErrno(this.#queue.run(dump), ENOENT);
+    const operation = `dump of nf_tables ${what} in ${name}`;
+    const dump = () => labelErrors(operation, this.#socket.dumpOnce(request, pick));
+    // Besides transactions of this thread, the table itself changes.
+    const whole = this.#inBackground ? async () => undefined : completed;
+    const dumped = this.#queue.run(() => wholeDump(operation, dump, whole));
+    return await undefinedOnErrno(dumped, ENOENT);
   }
 }
 
@@ -456,6 +488,14 @@ export async function deleteTable(table: NftTable): Promise<void> {
   if (refusal !== undefined && refusal.error.errno !== ENOENT) {
     throw new NftRefusedError(refusal.error);
   }
+}
+
+/**
+ * Takes an interrupted dump of rules or sets for whole: the kernel continues it at an index among the rules or sets of this
+ * table only (nf_tables_dump_rules, nf_tables_dump_sets).
+ */
+async function ownIndex<T>(dumped: T[]): Promise<T[]> {
+  return dumped;
 }
 
 function isEmpty(operation: NftOperation): boolean {

@@ -35,6 +35,8 @@ export class NftRefusedError extends Error {
   readonly chain: string | undefined;
   /** Index of the refused rule in the chain. */
   readonly rule: number | undefined;
+  /** The expression of the rule that the kernel refused or lacks (ENOENT), such as `fib`, if the kernel said which. */
+  readonly expression: string | undefined;
   /**
    * ENOENT: table, set, chain or element to delete does not exist. EEXIST, EBUSY: the key exists
    * with other data, or a declared object exists with another type. EINVAL: the element does not match the set. ENFILE: the set is full.
@@ -43,13 +45,14 @@ export class NftRefusedError extends Error {
   declare readonly cause: NetlinkError;
 
   constructor(cause: NetlinkError, refused: RefusedPart = {}) {
-    const { change, element, chain, rule } = refused;
+    const { change, element, chain, rule, expression } = refused;
     super(`${refusedText(refused)}: ${cause.code}`, { cause });
     this.set = change?.set;
     this.action = change?.action;
     this.element = element;
     this.chain = chain;
     this.rule = rule;
+    this.expression = expression;
     this.errno = cause.errno;
   }
 }
@@ -60,14 +63,18 @@ interface RefusedPart {
   readonly element?: NftElement | undefined;
   readonly chain?: string;
   readonly rule?: number;
+  readonly expression?: string | undefined;
   /** A declared object, such as `set endpoints`. */
   readonly object?: string;
 }
 
-function refusedText({ change, element, chain, rule, object }: RefusedPart): string {
+function refusedText({ change, element, chain, rule, expression, object }: RefusedPart): string {
   if (object !== undefined) return object;
-  if (chain !== undefined)
-    return rule === undefined ? `chain ${chain}` : `rule ${rule} of chain ${chain}`;
+  if (chain !== undefined) {
+    if (rule === undefined) return `chain ${chain}`;
+    const which = expression === undefined ? '' : `, expression ${expression}`;
+    return `rule ${rule} of chain ${chain}${which}`;
+  }
   if (change === undefined) return 'nf_tables transaction';
   const what = element === undefined ? 'elements' : `element ${element.key.toString('hex')}`;
   return `${change.action} ${what} in set ${change.set}`;
@@ -148,8 +155,14 @@ export class TransactionBuilder {
 
   /** Converts the first refused message to an error. Later refusals may be a consequence of it. */
   refusedError({ index, error }: RefusedMessage): NftRefusedError {
-    const elements = this.writer.refusedElements(index, error.extendedAck?.offset);
-    if (elements === undefined) return new NftRefusedError(error, this.#parts.get(index));
+    const offset = error.extendedAck?.offset;
+    const elements = this.writer.refusedElements(index, offset);
+    if (elements === undefined) {
+      const part = this.#parts.get(index);
+      if (part?.rule === undefined || offset === undefined) return new NftRefusedError(error, part);
+      const expression = this.writer.refusedExpression(index, offset);
+      return new NftRefusedError(error, { ...part, expression });
+    }
     let before = 0;
     const position = elements.refused ?? elements.first;
     for (const change of this.#changes) {

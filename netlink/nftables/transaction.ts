@@ -2,9 +2,9 @@
  * Encodes nf_tables transactions: messages between a batch begin and a batch end, written into one
  * buffer.
  */
-import { align, NLA_HDRLEN, walkAttributes } from '../core/attribute.ts';
+import { align, NLA_HDRLEN, readAttributes, walkAttributes } from '../core/attribute.ts';
 import { AttributeWriter } from '../core/attribute-writer.ts';
-import { readU16, writeU16, writeU32 } from '../core/host-order.ts';
+import { readU16, readU32, writeU16, writeU32 } from '../core/host-order.ts';
 import {
   type NetlinkRequest,
   NLM_F_ACK,
@@ -19,7 +19,16 @@ import {
   NFTA_SET_ELEM_LIST_ELEMENTS,
   writeElement,
 } from './element.ts';
-import { messageType, NFTA_SET_NAME, NFTA_TABLE, NLM_F_CREATE, nameBytes } from './message.ts';
+import {
+  messageType,
+  NFTA_RULE_EXPRESSIONS,
+  NFTA_SET_NAME,
+  NFTA_TABLE,
+  NLM_F_CREATE,
+  nameBytes,
+  textAttribute,
+} from './message.ts';
+import { NFTA_EXPR_NAME } from './rule.ts';
 import type { NftElement, NftElementChange } from './types.ts';
 
 /** linux/netfilter/nfnetlink.h */
@@ -146,6 +155,27 @@ export class TransactionWriter {
       if (start - NLA_HDRLEN <= at && at < end) refused = position;
     });
     return { first: list.before, refused };
+  }
+
+  /**
+   * The name of a refused expression of a rule, such as `fib`.
+   * @param index Index of the message in the transaction.
+   * @param offset Offset from the extended ack, relative to the message (NL_SET_BAD_ATTR in nf_tables_newrule).
+   * @returns undefined if the offset is in no expression.
+   */
+  refusedExpression(index: number, offset: number): string | undefined {
+    const bytes = this.#out.bytes;
+    const message = this.#starts[index] ?? 0;
+    const end = message + readU32(bytes, message);
+    let name: string | undefined;
+    walkAttributes(bytes, message + NLMSG_HDRLEN + NFGENMSG_LENGTH, end, (type, from, to) => {
+      if (type !== NFTA_RULE_EXPRESSIONS) return;
+      walkAttributes(bytes, from, to, (_, start, last) => {
+        if (start - NLA_HDRLEN <= message + offset && message + offset < last)
+          name = textAttribute(readAttributes(bytes.subarray(0, last), start), NFTA_EXPR_NAME);
+      });
+    });
+    return name;
   }
 
   /**

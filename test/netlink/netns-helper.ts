@@ -25,6 +25,7 @@ import { policy } from '../policy/policy-functions.ts';
 import { foreignCalls } from '../preflight/foreign-calls.ts';
 import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
+import { hardCalls } from './nftables/hard-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
 import { subscriptionCalls } from './subscription-calls.ts';
@@ -153,6 +154,7 @@ const methods = {
   ...ipsetCalls,
   ...nftCalls,
   ...foreignCalls,
+  ...hardCalls,
   ...iptablesMode,
   ...nftMode,
   ...policy,

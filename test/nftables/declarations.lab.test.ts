@@ -117,7 +117,7 @@ describe('declarations: tables declared by nft and by the agent', () => {
       assert.equal(await helper.call('modeCheck', family, 'known'), undefined);
       assert.equal(
         await helper.call('modeCheck', family, 'unknown'),
-        'the kernel refuses rule 0 of chain base: ENOENT',
+        'the kernel refuses rule 0 of chain base, expression lookup: ENOENT',
       );
       assert.equal(await rules(), before);
     });

@@ -1,6 +1,7 @@
 /** Command lines that boot a kernel: user-mode-linux, or a stock Debian kernel in QEMU. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
+import { CACHE, nftOfVersion } from '../nft-versions.ts';
 
 const ROOT = new URL('../..', import.meta.url).pathname;
 const QEMU = new URL('./qemu.sh', import.meta.url).pathname;
@@ -10,7 +11,6 @@ export const MEMORY_GIB = 2;
 export const STOCK_KERNEL = process.env.PORTWIDE_KERNEL || undefined;
 /** Version of nft in a stock kernel. Default: the version in the container image. */
 const NFT = process.env.PORTWIDE_NFT || '1.0.6';
-const CACHE = process.env.PORTWIDE_KERNELS ?? '/var/cache/portwide-kernels';
 /**
  * Proxy modes of tests that need nf_tables. Only a stock kernel has both IPVS and nf_tables; there, only mode ipvs is
  * tested, because the machine's own kernel tests the others in less time.
@@ -66,7 +66,7 @@ function qemuCommand({ directory, init, command }: Start, version: string): stri
     // Emulated, the HPET is slow to read; all virtual CPUs have the host's time-stamp counter.
     'tsc=reliable',
     `MODULES=${quoted(join(kernel, 'modules'))}`,
-    `NFT=${quoted(join(CACHE, `nft-${NFT}`, 'nft'))}`,
+    `NFT=${quoted(nftOfVersion(NFT))}`,
     `UML_INIT=${quoted(init)}`,
     `UML_ROOT=${quoted(ROOT)}`,
     `UML_MOUNT="-t virtiofs host"`,

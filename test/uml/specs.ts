@@ -47,7 +47,7 @@ const STOCK_SPECS = [
   'status/traffic/refused-ipvs.lab.test.ts',
   ...e2e('denied-flows', 'policy-groups', 'policy-services', 'policy'),
   ...e2e('trace', 'trace-command'),
-  ...e2e('nftables-lifecycle', 'nftables-takeover'),
+  ...e2e('nftables-lifecycle', 'nftables-takeover', 'foreign-nft'),
   'uml/specs/ipvs-takeover.uml.ts',
   'uml/stock/flowtable.uml.ts',
   ...[

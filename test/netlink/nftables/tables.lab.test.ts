@@ -576,7 +576,7 @@ describe('tables: an nf_tables table', () => {
     const more: NftOperation = { action: 'fill', chain: { name: 'first', rules: [drop, bad] } };
     const refusal = await helper.call('nftTransact', [...operations, more]);
     assert.deepEqual([refusal?.chain, refusal?.rule, refusal?.errno], ['first', 1, ENOENT]);
-    assert.equal(refusal?.message, 'rule 1 of chain first: ENOENT');
+    assert.equal(refusal?.message, 'rule 1 of chain first, expression lookup: ENOENT');
     assert.equal(await namespace.run('nft', 'list', 'table', 'ip', 'pw'), before);
 
     assert.equal(await helper.call('nftTransact', operations), undefined);
