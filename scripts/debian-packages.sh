@@ -17,7 +17,7 @@ apt() {
   shift 2
   "$program" -qq -o "Dir::Etc::SourceList=$directory/sources.list" -o Dir::Etc::SourceParts=- \
     -o "Dir::State::Lists=$directory/lists" -o Dir::State::status=/dev/null -o "Dir::Cache=$directory" \
-    -o APT::Sandbox::User=root "$@"
+    -o APT::Sandbox::User=root -o Acquire::Retries=3 "$@"
 }
 
 # Gets the lists of a suite.
