@@ -14,7 +14,7 @@ import {
 
 /** Opens proxy mode iptables. @throws UserError if no IP family is supported. */
 export async function openIptablesMode(options: RunOptions, log: Logger): Promise<SupportedMode> {
-  const commands = await usableIptables(options, log);
+  const commands = await usableIptables(options, log, true);
   return {
     families: commands.map(({ family }) => family),
     start: async (podCidrs, _monitor, takeover) => {

@@ -17,7 +17,7 @@ import { hasRandomFully, usableIptables, writeSysctl } from './node-setup.ts';
 
 /** Opens proxy mode ipvs. @throws UserError if no IP family is supported. */
 export async function openIpvsMode(options: RunOptions, log: Logger): Promise<SupportedMode> {
-  const commands = await usableIptables(options, log);
+  const commands = await usableIptables(options, log, options.ipvsAllPorts === 'iptables');
   return {
     families: commands.map(({ family }) => family),
     start: async (podCidrs, _monitor, takeover) => {

@@ -8,6 +8,7 @@ import { IP_FAMILIES, type IpFamily } from '../api/objects.ts';
 import type { NodeOptions, RunOptions } from '../config/settings.ts';
 import { type Iptables, iptablesCommands, type Variant } from '../iptables/commands.ts';
 import { isEmpty, restoreChunks } from '../iptables/restore.ts';
+import { SEVERAL_PORTS } from '../iptables/rule.ts';
 import { localnetChange } from '../iptables/ruleset.ts';
 import { detectVariant, hasServiceRules } from '../iptables/variant.ts';
 import { UserError } from '../process/errors.ts';
@@ -49,23 +50,34 @@ function sysctlPath(name: string): string {
 /**
  * The iptables commands of the variant in use, for the supported IP families. As in kube-proxy, an unsupported
  * family is logged and omitted.
+ * @param servesRanges whether port ranges are served by rules.
  * @throws UserError if no IP family is supported.
  */
-export async function usableIptables(options: RunOptions, log: Logger): Promise<Iptables[]> {
+export async function usableIptables(
+  options: RunOptions,
+  log: Logger,
+  servesRanges: boolean,
+): Promise<Iptables[]> {
   const variant = options.iptablesVariant ?? (await detectVariant());
   log.info({ variant }, 'using iptables');
   const usable: Iptables[] = [];
+  const reasons: string[] = [];
   for (const family of IP_FAMILIES) {
     const iptables = iptablesCommands(family, variant);
-    const reason = await unsupportedReason(family, () => iptables.probe('nat'));
+    const reason = await unsupportedReason(family, async () => {
+      await iptables.probe('nat');
+      if (servesRanges) await iptables.probeRule('nat', SEVERAL_PORTS);
+    });
     if (reason === undefined) usable.push(iptables);
-    else
+    else {
       log.warn({ family, reason }, 'iptables is not supported for this IP family; not serving it');
+      reasons.push(`${family}: ${reason}`);
+    }
   }
   if (usable.length === 0) {
     throw new UserError(
-      `iptables-${variant} does not work on this node for any IP family: the package "iptables" ` +
-        'must be installed, the kernel must have its tables, and the agent needs CAP_NET_ADMIN',
+      `iptables-${variant} does not work on this node for any IP family (${reasons.join('; ')}). It needs the package ` +
+        '"iptables", the kernel modules of its tables and matches, and CAP_NET_ADMIN',
     );
   }
   await warnOfOtherVariant(variant, log);

@@ -2,6 +2,7 @@
 import { Readable } from 'node:stream';
 import type { IpFamily } from '../api/objects.ts';
 import type { IptablesVariant } from '../config/mode-values.ts';
+import { UserError } from '../process/errors.ts';
 import {
   ProgramError,
   ProgramTimeoutError,
@@ -10,6 +11,7 @@ import {
   VERSION_TIMEOUT,
 } from '../process/run-program.ts';
 import type { Table } from './chains.ts';
+import { type RuleSpec, ruleText } from './rule.ts';
 import { parseSaved } from './saved.ts';
 
 export {
@@ -71,6 +73,18 @@ export interface InputLine {
   readonly table: string;
 }
 
+/** libxtables warns of an extension that the kernel lacks, and only the write of the rule fails. */
+const MISSING_MATCH = /Extension (\S+) revision \d+ not supported, missing kernel module/;
+
+/** The kernel lacks a match of iptables rules. */
+class MissingMatchError extends UserError {
+  override readonly name = 'MissingMatchError';
+
+  constructor(match: string) {
+    super(`the kernel has no iptables match ${match}: load the kernel module xt_${match}`);
+  }
+}
+
 export type Iptables = ReturnType<typeof iptablesCommands>;
 
 /** Name of the command, for example `iptables-nft`. */
@@ -90,10 +104,10 @@ export function iptablesCommands(
 ) {
   const command = iptablesCommand(family, variant);
   const [saveName, restoreName] = [`${command}-save`, `${command}-restore`];
-  const saveTable = (table: Table, discardsOutput = false) =>
+  const saveTable = (table: Table, returns: 'stdout' | 'stderr' = 'stdout') =>
     asIptablesErrors(
       saveName,
-      runProgram(saveName, ['-t', table], { timeout: timeouts.read, discardsOutput }),
+      runProgram(saveName, ['-t', table], { timeout: timeouts.read, returns }),
     );
   return {
     family,
@@ -103,7 +117,23 @@ export function iptablesCommands(
     /** One table as `iptables-save` prints it; for small tables only. */
     saveTable: (table: Table) => saveTable(table),
     /** @throws IptablesError if the kernel has no such table. */
-    probe: async (table: Table) => void (await saveTable(table, true)),
+    probe: async (table: Table) => void (await saveTable(table, 'stderr')),
+    /**
+     * Asks the kernel for the matches of a rule. Changes nothing.
+     * @throws MissingMatchError; IptablesError
+     */
+    async probeRule(table: Table, rule: RuleSpec): Promise<void> {
+      const chain = 'PORTWIDE-PROBE';
+      const input = `*${table}\n:${chain} - [0:0]\n${ruleText(chain, rule)}\nCOMMIT\n`;
+      const args = ['--noflush', '--test', ...LOCK_WAIT];
+      const program = runProgram(restoreName, args, {
+        input,
+        timeout: timeouts.write,
+        returns: 'stderr',
+      });
+      const missing = MISSING_MATCH.exec(await asIptablesErrors(restoreName, program, [input]));
+      if (missing?.[1] !== undefined) throw new MissingMatchError(missing[1]);
+    },
     /**
      * Loads `input` without flushing other chains. Each transaction, up to a COMMIT, is written
      * completely or not at all.

@@ -54,6 +54,13 @@ export function ruleText(chain: string, rule: RuleSpec): string {
   return parts.join(' ');
 }
 
+/** A rule with several ports, as port ranges have; the kernel may lack the match (`xt_multiport`). */
+export const SEVERAL_PORTS: RuleSpec = {
+  protocol: 'TCP',
+  ports: [1, 2].map((port) => ({ from: port, to: port })),
+  target: 'RETURN',
+};
+
 /** Ports that one rule can match (XT_MULTI_PORTS of the kernel's xt_multiport). A range takes two. */
 const PORTS_PER_RULE = 15;
 

@@ -39,32 +39,31 @@ interface ProgramOptions {
   readonly input?: string | Readable;
   /** Upper bound on the output in characters; default: 100 million, as in execa. */
   readonly maxBuffer?: number;
-  /** Discards standard output, whatever its length, and returns an empty string. */
-  readonly discardsOutput?: boolean;
+  /** What to return; default: standard output. The other is discarded, whatever its length, except in errors. */
+  readonly returns?: 'stdout' | 'stderr';
   /** Called with the process ID after the start. */
   readonly onStart?: (pid: number) => void;
 }
 
 /**
  * Runs a program without a shell.
- * @returns its standard output.
  * @throws ProgramTimeoutError; ProgramError if the program fails or does not exist (code ENOENT).
  */
 export function runProgram(
   program: string,
   args: readonly string[],
-  { timeout, input, maxBuffer, discardsOutput = false, onStart }: ProgramOptions,
+  { timeout, input, maxBuffer, returns = 'stdout', onStart }: ProgramOptions,
 ): Promise<string> {
   return withTimeLimit(program, args, timeout, () => {
     const process = execa(program, args, {
       ...(input === undefined ? { stdin: 'ignore' } : { input }),
       ...(maxBuffer === undefined ? {} : { maxBuffer }),
-      stdout: discardsOutput ? 'ignore' : 'pipe',
+      stdout: returns === 'stdout' ? 'pipe' : 'ignore',
     });
     if (process.pid !== undefined) onStart?.(process.pid);
     return {
       process: process.nodeChildProcess,
-      result: process.then(({ stdout }) => stdout ?? ''),
+      result: process.then((output) => output[returns] ?? ''),
     };
   });
 }

@@ -72,6 +72,7 @@ export function simulatedIptables(onRestore: (table: string, lines: string[]) =>
       parseSaved([...tables].flatMap(([table, kernel]) => [`*${table}`, ...kernel.lines()])),
     saveTable: async (table) => [`*${table}`, ...(tables.get(table)?.lines() ?? [])].join('\n'),
     probe: async () => {},
+    probeRule: async () => {},
     restore: async (pieces) => {
       const input = [...pieces].join('');
       const table = TABLES.find((each) => input.startsWith(`*${each}\n`)) ?? '';
