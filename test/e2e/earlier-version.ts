@@ -16,6 +16,11 @@ function git(...args: string[]): string | undefined {
 
 const commitOf = (ref: string) => git('rev-parse', '--verify', '--quiet', `${ref}^{commit}`);
 
+/** The ref, or undefined without the history. */
+export function knownRef(ref: string): string | undefined {
+  return commitOf(ref) === undefined ? undefined : ref;
+}
+
 /**
  * The ref of the version before this one: PORTWIDE_UPGRADE_FROM, otherwise the last tag before this
  * commit, otherwise the oldest commit that can take part. Undefined in a source archive or a shallow
@@ -28,7 +33,7 @@ export function earlierRef(): string | undefined {
   const merged = ['--merged', 'HEAD', '--no-contains', 'HEAD'];
   const tags = git('tag', '--list', 'v[0-9]*', ...merged, '--sort=-version:refname');
   const last = tags?.split('\n').find((tag) => tag !== '');
-  return last ?? (commitOf(OLDEST) === undefined ? undefined : OLDEST);
+  return last ?? knownRef(OLDEST);
 }
 
 export interface EarlierVersion {
