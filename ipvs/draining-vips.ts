@@ -1,4 +1,5 @@
 /** VIPs that stay bound until their connections end. */
+import { getOrCreate } from '../api/collections.ts';
 import type { ObjectKey } from '../api/objects.ts';
 import type { RefusalState } from '../proxier/backend.ts';
 import type { DesiredItems } from './desired-items.ts';
@@ -17,6 +18,8 @@ export class DrainingVips {
   readonly #refusedServices = new Set<ObjectKey>();
   /** Former Services by VIP; an empty set if an earlier agent or kube-proxy bound the VIP. */
   readonly #owners = new Map<string, Set<ObjectKey>>();
+  /** The same, by Service. */
+  readonly #byService = new Map<ObjectKey, Set<string>>();
   /**
    * VIPs whose Service is served without them. IPVS counts connections of a fwmark service for all VIPs
    * together, so only conntrack tells whether such a VIP has connections.
@@ -41,13 +44,17 @@ export class DrainingVips {
   }
 
   #serveAgain(key: ObjectKey): void {
-    for (const [vip, owners] of this.#owners) if (owners.has(key)) this.#inConntrack.add(vip);
+    for (const vip of this.#byService.get(key) ?? []) this.#inConntrack.add(vip);
   }
 
   /** Stops keeping the VIPs of a Service. */
   deleteService(key: ObjectKey): void {
-    for (const [vip, owners] of [...this.#owners]) {
-      if (owners.delete(key) && owners.size === 0) this.release(vip);
+    const vips = this.#byService.get(key) ?? [];
+    this.#byService.delete(key);
+    for (const vip of vips) {
+      const owners = this.#owners.get(vip);
+      owners?.delete(key);
+      if (owners?.size === 0) this.release(vip);
     }
   }
 
@@ -58,7 +65,7 @@ export class DrainingVips {
 
   /** Whether VIPs of a Service are kept. */
   keepsFor(service: ObjectKey): boolean {
-    return [...this.#owners.values()].some((owners) => owners.has(service));
+    return this.#byService.has(service);
   }
 
   /**
@@ -68,6 +75,7 @@ export class DrainingVips {
   retain(service: ObjectKey, vips: readonly string[]): void {
     for (const vip of vips) {
       this.#track(vip).add(service);
+      getOrCreate(this.#byService, service, () => new Set<string>()).add(vip);
       if (!this.isRefused(service)) this.#inConntrack.add(vip);
     }
   }
@@ -97,12 +105,17 @@ export class DrainingVips {
 
   #forget(vip: string): boolean {
     this.#inConntrack.delete(vip);
+    for (const service of this.#owners.get(vip) ?? []) {
+      const vips = this.#byService.get(service);
+      vips?.delete(vip);
+      if (vips?.size === 0) this.#byService.delete(service);
+    }
     return this.#owners.delete(vip);
   }
 
   /**
    * Looks for connections to VIPs whose Service is served without them, so that `takeIdle` takes those
-   * without any. Call it rarely: it dumps conntrack if there are such VIPs.
+   * without any. Call it rarely: the kernel walks all of conntrack if there are such VIPs.
    * @throws (rejection) whatever `connectedVips` throws.
    */
   async checkConntrack(

@@ -74,18 +74,22 @@ export class SchedulerMissingError extends Error {
 
 /**
  * The VIPs for which conntrack has an entry of a protocol that IPVS schedules. `net.ipv4.vs.conntrack` keeps the
- * connections of IPVS there. One dump, whatever the number of VIPs.
+ * connections of IPVS there. One dump, whatever the number of VIPs; the kernel can select the entries of one VIP.
+ * @param dump for tests.
  */
-async function connectedVips(
+export async function connectedVips(
   family: IpFamily,
   vips: ReadonlySet<string>,
+  dump: typeof dumpConntrack = dumpConntrack,
 ): Promise<ReadonlySet<string>> {
   const found = new Set<string>();
   const keep = ({ protocol, origDst }: ConntrackEntry) => {
     if (protocolOf(protocol) !== undefined && vips.has(origDst)) found.add(origDst);
     return false;
   };
-  await dumpConntrack({ family, keep });
+  const [only, ...others] = vips;
+  const origDst = others.length === 0 ? only : undefined;
+  await dump({ family, keep, ...(origDst !== undefined && { origDst }) });
   return found;
 }
 

@@ -60,6 +60,8 @@ export class IpvsPlan {
   readonly #options: IpvsPlanOptions;
   readonly #marks: MarkAllocator;
   readonly #routes = new Map<string, CompiledRoute>();
+  /** Number of Routes by Service. */
+  readonly #routeCounts = new Map<ObjectKey, number>();
   readonly #nodePorts = new NodePortConflicts();
   /**
    * Route by IPVS service key. The endpoints of the Route decide when draining destinations are
@@ -142,8 +144,7 @@ export class IpvsPlan {
   #endIfDeleted(service: ObjectKey): void {
     const { drainingVips } = this;
     if (drainingVips.isRefused(service) || !drainingVips.keepsFor(service)) return;
-    for (const { route } of this.#routes.values()) if (route.serviceKey === service) return;
-    drainingVips.deleteService(service);
+    if (!this.#routeCounts.has(service)) drainingVips.deleteService(service);
   }
 
   /**
@@ -250,6 +251,8 @@ export class IpvsPlan {
     for (const owner of released) this.#marks.release(owner);
     for (const item of before?.items ?? []) this.#indexService(item, undefined);
     for (const item of after?.items ?? []) this.#indexService(item, route);
+    this.#countRoute(before?.route, -1);
+    this.#countRoute(route, 1);
     if (after === undefined) {
       this.#routes.delete(id);
       this.#waitingForMark.delete(id);
@@ -260,6 +263,13 @@ export class IpvsPlan {
     ]);
     affected.delete(id);
     for (const other of affected) this.#replace(other, this.#routes.get(other)?.route);
+  }
+
+  #countRoute(route: Route | undefined, change: 1 | -1): void {
+    if (route === undefined) return;
+    const count = (this.#routeCounts.get(route.serviceKey) ?? 0) + change;
+    if (count > 0) this.#routeCounts.set(route.serviceKey, count);
+    else this.#routeCounts.delete(route.serviceKey);
   }
 
   #compile(route: Route): CompiledRoute {

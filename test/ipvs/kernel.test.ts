@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { constants } from 'node:os';
 import { DesiredItems } from '../../ipvs/desired-items.ts';
 import type { IpvsItem } from '../../ipvs/items.ts';
-import { IpvsApplyError } from '../../ipvs/kernel.ts';
+import { connectedVips, IpvsApplyError } from '../../ipvs/kernel.ts';
 import { type SetName, setSpec } from '../../ipvs/sets.ts';
 import { EAFNOSUPPORT, EINVAL, ENOENT } from '../../netlink/core/error.ts';
 import type { IpsetSpec } from '../../netlink/ipset/ipset.ts';
@@ -257,5 +257,19 @@ describe('kernel: probe', () => {
     const fake = new FakeKernel();
     await fake.open().probe('rr');
     assert.deepEqual([fake.services.size, fake.sets.size], [0, 0]);
+  });
+});
+
+describe('kernel: connections of VIPs in conntrack', () => {
+  it('are asked for with a filter of the kernel if there is one VIP, otherwise in one dump', async () => {
+    const asked: (string | undefined)[] = [];
+    const find = (...vips: string[]) =>
+      connectedVips('IPv4', new Set(vips), async ({ origDst }) => {
+        asked.push(origDst);
+        return [];
+      });
+    await find(VIP);
+    await find(VIP, '10.96.0.11');
+    assert.deepEqual(asked, [VIP, undefined]);
   });
 });

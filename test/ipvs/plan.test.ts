@@ -160,3 +160,34 @@ describe('plan: desired state of the ipvs mode', () => {
     assert.equal(tiny.waitingForMark, 0);
   });
 });
+
+describe('plan: VIPs that are kept for the connections of a Service', () => {
+  it('are released when it is deleted, without a look at other Services', () => {
+    const own = plan({ family: 'IPv4' });
+    const media = route({
+      id: 'media',
+      serviceKey: 'default/media',
+      match: { kind: 'all' },
+      clusterIP: '10.96.0.20',
+      loadBalancerIPs: ['203.0.113.20'],
+    });
+    const others = [1, 2, 3].map((last) =>
+      route({ id: `${last}`, serviceKey: `default/${last}`, clusterIP: `10.96.1.${last}` }),
+    );
+    own.update([media, ...others], []);
+    own.update([{ ...media, loadBalancerIPs: [] }], []);
+    assert.deepEqual(own.drainingVips.vips, ['203.0.113.20']);
+    const looked: string[] = [];
+    for (const other of others) {
+      const { serviceKey } = other;
+      Object.defineProperty(other, 'serviceKey', {
+        get: () => {
+          looked.push(serviceKey);
+          return serviceKey;
+        },
+      });
+    }
+    own.update([], ['media']);
+    assert.deepEqual([own.drainingVips.vips, looked], [[], []]);
+  });
+});
