@@ -26,6 +26,7 @@ export class TcpConnections {
   readonly #limits: TcpLimits;
   readonly #bounded: Connections;
   readonly #connections = new Set<Connection>();
+  readonly #turns = new Turns();
 
   constructor(limits: TcpLimits) {
     this.#limits = limits;
@@ -44,7 +45,7 @@ export class TcpConnections {
   /** Answers queries on a socket until it closes. The socket must allow half-open connections. */
   add(socket: Socket, answer: Answerer): void {
     this.#bounded.add(socket);
-    const connection = new Connection(socket, answer, this.#limits, this.#bounded);
+    const connection = new Connection(socket, answer, this.#limits, this.#bounded, this.#turns);
     this.#connections.add(connection);
     socket.once('close', () => this.#connections.delete(connection));
   }
@@ -69,9 +70,48 @@ const QUERIES_PER_SLICE = 50;
  * Milliseconds that one connection may use before others get a turn. A query for a Service with
  * thousands of pods takes long.
  */
+const CONNECTION_SLICE = 1;
+/** Milliseconds that all connections may use before queries over UDP and new connections get a turn. */
 const TIME_SLICE = 5;
 /** Bytes of responses collected for one write: a system call costs as much as several responses. */
 const WRITE_BATCH = 16 << 10;
+
+/** Divides time between the connections, so that many of them hold up the others for one slice only. */
+class Turns {
+  /** In the order in which they get a turn. */
+  readonly #waiting = new Set<() => void>();
+  /** End of the slice, in milliseconds of `performance.now()`; undefined if no slice has begun. */
+  #end: number | undefined;
+
+  /** Whether work may be done at once. */
+  get hasTime(): boolean {
+    return this.#waiting.size === 0 && performance.now() <= this.end;
+  }
+
+  /** Begins a slice if necessary. */
+  get end(): number {
+    if (this.#end === undefined) {
+      this.#end = performance.now() + TIME_SLICE;
+      setImmediate(() => this.#next());
+    }
+    return this.#end;
+  }
+
+  /** Does work behind other waiting work. */
+  wait(work: () => void): void {
+    this.#waiting.add(work);
+    void this.end;
+  }
+
+  #next(): void {
+    this.#end = undefined;
+    for (const work of this.#waiting) {
+      if (performance.now() > this.end) return;
+      this.#waiting.delete(work);
+      work();
+    }
+  }
+}
 
 /**
  * One client connection. Reading pauses while the client does not read responses or while too many
@@ -83,6 +123,7 @@ class Connection {
   readonly #answer: Answerer;
   readonly #limits: TcpLimits;
   readonly #bounded: Connections;
+  readonly #turns: Turns;
   readonly #idle: NodeJS.Timeout;
   #received: Buffer = EMPTY;
   /** Responses not written yet. */
@@ -95,11 +136,18 @@ class Connection {
   /** No more queries are read. */
   #isFinishing = false;
 
-  constructor(socket: Socket, answer: Answerer, limits: TcpLimits, bounded: Connections) {
+  constructor(
+    socket: Socket,
+    answer: Answerer,
+    limits: TcpLimits,
+    bounded: Connections,
+    turns: Turns,
+  ) {
     this.#socket = socket;
     this.#answer = answer;
     this.#limits = limits;
     this.#bounded = bounded;
+    this.#turns = turns;
     this.#idle = setTimeout(() => this.close(), limits.idle);
     socket.on('data', (chunk: Buffer) => {
       this.#received = this.#received.length === 0 ? chunk : Buffer.concat([this.#received, chunk]);
@@ -127,15 +175,25 @@ class Connection {
     this.#socket.destroy();
   }
 
-  /** Answers the received queries as long as the client reads responses. */
+  /** Answers the received queries when it is the turn of this connection. */
   #processQueries(): void {
+    if (this.#turns.hasTime) this.#processSlice();
+    else this.#waitForTurn();
+  }
+
+  #waitForTurn(): void {
+    this.#socket.pause();
+    this.#turns.wait(this.#processSlice);
+  }
+
+  /** Answers at least one received query, as long as the client reads responses. */
+  readonly #processSlice = (): void => {
     const socket = this.#socket;
-    const end = performance.now() + TIME_SLICE;
+    const end = Math.min(this.#turns.end, performance.now() + CONNECTION_SLICE);
     for (let count = 0; !socket.destroyed && !this.#isFull(); count++) {
-      if (count === QUERIES_PER_SLICE || performance.now() > end) {
+      if (count === QUERIES_PER_SLICE || (count > 0 && performance.now() > end)) {
         this.#flush();
-        socket.pause();
-        setImmediate(() => this.#processQueries());
+        this.#waitForTurn();
         return;
       }
       const query = this.#nextQuery();
@@ -159,7 +217,7 @@ class Connection {
       if (this.#pendingQueries === 0) socket.destroySoon();
     } else if (this.#hasEnded && this.#pendingQueries === 0) socket.end();
     else socket.resume();
-  }
+  };
 
   #isFull(): boolean {
     return this.#socket.writableNeedDrain || this.#pendingQueries >= this.#limits.pendingQueries;

@@ -83,7 +83,7 @@ export interface InputLine {
 const MISSING_MATCH = /Extension (\S+) revision \d+ not supported, missing kernel module/;
 
 /** The kernel lacks a match of iptables rules. */
-export class MissingMatchError extends UserError {
+class MissingMatchError extends UserError {
   override readonly name = 'MissingMatchError';
 
   constructor(match: string) {

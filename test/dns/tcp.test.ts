@@ -9,6 +9,11 @@ import { queryBytes } from './messages.ts';
 /** More than the connections that one address may keep. */
 const CLIENTS = 30;
 
+/** The largest answer. */
+const LARGE = 65_535;
+/** Milliseconds that an answer takes; all connections together have 5 in a slice. */
+const WORK_MS = 2;
+
 describe('DNS over TCP: bounds', () => {
   const connections = new TcpConnections(TCP_LIMITS);
   const clients: Socket[] = [];
@@ -43,5 +48,66 @@ describe('DNS over TCP: bounds', () => {
     };
     const answered = await Promise.all(clients.map(ask));
     assert.equal(answered.filter(Boolean).length, CLIENTS);
+  });
+
+  /** @returns the port. */
+  const listen = async (answer: () => Buffer) => {
+    server = createServer({ allowHalfOpen: true, noDelay: true }, (socket) =>
+      connections.add(socket, answer),
+    );
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    return (server.address() as AddressInfo).port;
+  };
+  /** A client that sends queries at once, and counts the bytes that it receives. */
+  const send = (port: number, queries: number) => {
+    const client = connect({ port, host: '127.0.0.1' });
+    const state = { client, received: 0 };
+    clients.push(client);
+    client.on('data', (bytes) => {
+      state.received += bytes.length;
+    });
+    client.write(Buffer.concat(Array(queries).fill(framed(queryBytes('a.example', 'A')))));
+    return state;
+  };
+
+  it('leaves the event loop to others, however many clients ask for costly answers', async () => {
+    const queries = 10;
+    const answer = Buffer.alloc(1000);
+    let inTurn = 0;
+    let most = 0;
+    const work = () => {
+      const end = performance.now() + WORK_MS;
+      while (performance.now() < end);
+      inTurn += 1;
+      most = Math.max(most, inTurn);
+      return answer;
+    };
+    const port = await listen(work);
+    const all = Array.from({ length: CLIENTS }, () => send(port, queries));
+    let isDone = false;
+    const nextTurn = () => {
+      inTurn = 0;
+      if (!isDone) setImmediate(nextTurn);
+    };
+    nextTurn();
+    try {
+      const isAnswered = ({ received }: { received: number }) =>
+        received === queries * (2 + answer.length);
+      await waitFor('all answers', () => all.every(isAnswered));
+    } finally {
+      isDone = true;
+    }
+    // The two slices of a turn: what has arrived, and what waits.
+    assert.ok(most <= 2 * (5 / WORK_MS + 1), `${most} answers in one turn`);
+  });
+
+  it('answers other clients while many read nothing of large answers', async () => {
+    const answer = Buffer.alloc(LARGE);
+    const port = await listen(() => answer);
+    for (let count = 0; count < CLIENTS; count++) send(port, 500).client.pause();
+    await waitFor('they are connected', () => connections.size === CLIENTS);
+    const reader = send(port, 1);
+    await waitFor('the answer', () => reader.received === 2 + LARGE);
   });
 });
