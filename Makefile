@@ -27,7 +27,7 @@ test: setup lint
 	@mocha --parallel --jobs 5 'test/uml/*.test.ts' 'test/*.test.ts' 'test/!(uml)/**/*.test.ts'
 
 ## Packets in stock Debian kernels, in QEMU. KERNELS=6.12 runs one kernel; -j2 -O runs both at once. CORE=1 runs
-## the specs that CI runs for each push, NFT=1.1.3 another nft than that of the container image.
+## the specs that CI runs for each push, NFT=1.1.3 another nft than that of Debian 12.
 KERNELS = 6.1 6.12
 test-kernels: $(KERNELS:%=test-kernel-%)
 test-kernel-%: stock-kernels

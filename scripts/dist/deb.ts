@@ -27,16 +27,10 @@ const CACHE = '/var/cache/portwide';
 /** `~` sorts before the release. */
 const DEBIAN_VERSION = VERSION.replace('-', '~');
 /**
- * Packages that the agent needs, with versions as in README.md, and libraries of Node.js. The agent
- * uses netlink instead of the programs conntrack, ipset and ipvsadm.
+ * Packages that the agent needs, and libraries of Node.js. The agent uses netlink instead of the
+ * programs nft, conntrack, ipset and ipvsadm.
  */
-export const DEPENDS = [
-  'iptables',
-  'libc6 (>= 2.28)',
-  'libgcc-s1',
-  'libstdc++6 (>= 7)',
-  'nftables (>= 1.0.6)',
-] as const;
+export const DEPENDS = ['iptables', 'libc6 (>= 2.28)', 'libgcc-s1', 'libstdc++6 (>= 7)'] as const;
 /** The kernel runs modprobe for modules of iptables and IPVS. */
 const RECOMMENDS = ['kmod'];
 /** Where shells look for completion. */

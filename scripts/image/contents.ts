@@ -7,15 +7,7 @@ export const SUITE = 'bookworm';
  * Packages with everything that they depend on. Node.js needs libstdc++6, nsenter libselinux1. kmod
  * loads modules where /lib/modules is mounted.
  */
-export const WHOLE = [
-  'nftables',
-  'iptables',
-  'ipset',
-  'conntrack',
-  'kmod',
-  'libstdc++6',
-  'libselinux1',
-];
+export const WHOLE = ['iptables', 'ipset', 'conntrack', 'kmod', 'libstdc++6', 'libselinux1'];
 
 /**
  * Single files of packages, whose other files and dependencies the image does not need. Copyright

@@ -8,7 +8,7 @@ import { ROOT as CHECKOUT } from '../../scripts/dist/npm-packages.ts';
 import { artefacts, DEADLINE, WORK } from './artefacts.ts';
 
 const ROOT = join(WORK, 'root');
-/** The oldest release with nft 1.0.6. */
+/** As in the container image. */
 const SUITE = 'bookworm';
 const CONFIGURATION = 'etc/portwide/config.yaml';
 
@@ -47,7 +47,7 @@ describe('Debian package in a new root', function () {
     await inRoot('dpkg', '--install', `/tmp/${basename(file)}`);
   });
 
-  it('runs from PATH and finds koffi and nft', async () => {
+  it('runs from PATH and finds koffi', async () => {
     assert.equal((await inRoot('portwide', 'version')).stdout, VERSION);
     assert.match((await inRoot('kubectl-portwide', '--help')).stdout, /^Usage: kubectl portwide/);
     // Opens a netlink socket with koffi.

