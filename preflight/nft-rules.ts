@@ -161,7 +161,8 @@ function keyMatches(
   negated: boolean,
 ): Match[] {
   const [term] = terms;
-  if (term === undefined || terms.length > 1) return [UNKNOWN];
+  // The data of a map is not the field that is its key.
+  if (term === undefined || terms.length > 1 || term.map !== undefined) return [UNKNOWN];
   const match = keys === undefined ? UNKNOWN : termMatch(term, keys, negated);
   // A match on a field of a header does not match packets without this header, negated or not.
   const family = /^ip6? /.exec(term.name)?.[0];

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import fc from 'fast-check';
 import { addressBytes } from '../../netlink/core/address.ts';
 import { u32 } from '../../netlink/core/host-order.ts';
 import { encodeNumber } from '../../netlink/core/network-order.ts';
@@ -14,6 +15,7 @@ import {
   immediate,
   limit,
   lookup,
+  lookupData,
   lookupVerdict,
   META_KEY,
   masq,
@@ -30,7 +32,8 @@ import type { NftBaseChain } from '../../netlink/nftables/types.ts';
 import { iptablesChains } from '../../preflight/iptables-rules.ts';
 import { nftChains, nftWalkRules } from '../../preflight/nft-rules.ts';
 import { type BaseChain, type TestPacket, walk } from '../../preflight/packet-walk.ts';
-import { expression, text } from '../netlink/nftables/expression.ts';
+import { anyRule, expression, text } from '../netlink/nftables/expression.ts';
+import { checkProperty } from '../netlink/property.ts';
 import { endingsOf, POD, POD6 } from './endings.ts';
 
 describe('preflight: iptables rules', () => {
@@ -311,6 +314,12 @@ describe('preflight: nft rules', () => {
       'drop',
     ],
     ['vmap with a name', [[dport, lookupVerdict('ports', R)]], 'accept by policy'],
+    [
+      'data of a map',
+      [[...isIpv4, source, lookupData('names', R, R), cmp(R, addressBytes('10.0.0.1')), DROP]],
+      'drop, accept by policy',
+      'accept by policy',
+    ],
     ['limit', [[limit(1, 5), DROP]], 'drop, accept by policy'],
     ['xt extension', [[expression('match', [text(1, 'recent')]), DROP]], 'drop, accept by policy'],
     ['xt comment', [[expression('match', [text(1, 'comment')]), DROP]], 'drop'],
@@ -419,6 +428,14 @@ describe('preflight: nft rules', () => {
     }
     assert.equal(listing([[DROP]], { ...FORWARD, hook: 0 })[0]?.hook, 'prerouting');
     assert.equal(listing([[DROP]], { ...FORWARD, hook: 4 })[0]?.hook, 'postrouting');
+  });
+
+  it('evaluates any expressions', () => {
+    checkProperty(
+      fc.property(anyRule, (rule) => {
+        assert.match(endingsOf(listing([rule])[0]), /accept|drop|masquerade/);
+      }),
+    );
   });
 
   it('gives up on rules without end', () => {
