@@ -9,7 +9,7 @@ import { PORTWIDE } from '../portwide.ts';
 import { AGENT_FLAGS, Agent, PAGE_ADDRESS } from './agent.ts';
 import { kubeProxyIptables } from './kube-proxy-rules.ts';
 import { type Manifest, serviceManifest, sliceManifest } from './manifests.ts';
-import { networkPolicy, policyPods } from './policy-manifests.ts';
+import { adminPolicy, networkPolicy, policyPods } from './policy-manifests.ts';
 
 const FAMILIES = [4, 6] as const;
 const VARIANTS = ['nft', 'legacy'] as const;
@@ -26,7 +26,7 @@ const FLAGS = [
   '--nodeport-addresses=primary',
   '--proxy-mode=nftables',
 ];
-const POLICY = [...FLAGS, '--network-policy'];
+const POLICY = [...FLAGS, '--network-policy', '--fqdn-resolvers=10.96.0.53'];
 /** Chains of other programs, and of a kubelet. */
 const FOREIGN = `*mangle
 :KUBE-IPTABLES-HINT - [0:0]
@@ -73,6 +73,12 @@ describe('mode nftables and iptables', () => {
     sliceManifest(name, 4, [pod(2)], { ports: [{ name: '', port: PORT }] }),
   ];
   const deny = () => networkPolicy('deny', { podSelector: { matchLabels: { pod: 'pod-2' } } });
+  const names = () =>
+    adminPolicy('AdminNetworkPolicy', 'names', {
+      priority: 1,
+      subject: { pods: { namespaceSelector: {}, podSelector: { matchLabels: { pod: 'pod-3' } } } },
+      egress: [{ action: 'Allow', to: [{ domainNames: ['*.example.com'] }] }],
+    });
   const answers = async (vip: string) =>
     (await lab.client.tcp(vip, PORT, { timeoutMs: 500 })).outcome === 'answered';
   const isDenied = async () =>
@@ -124,7 +130,7 @@ describe('mode nftables and iptables', () => {
       await lab.node.exec('env', [`PATH=${path}`, PORTWIDE, 'run', '--init-only', ...POLICY]);
       agent = new Agent(lab, { env: { PATH: path } });
       agent.write('pods', policyPods(lab));
-      const objects = [...service('first', FIRST), deny()];
+      const objects = [...service('first', FIRST), deny(), names()];
       agent.write('objects', objects);
       await agent.start(POLICY);
       await works();
