@@ -24,6 +24,7 @@ import { churn } from '../policy/churn.ts';
 import { policy } from '../policy/policy-functions.ts';
 import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
+import { fuzzCalls } from './nftables/fuzz-calls.ts';
 import { hardCalls } from './nftables/hard-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
@@ -153,6 +154,7 @@ const methods = {
   ...ipsetCalls,
   ...nftCalls,
   ...hardCalls,
+  ...fuzzCalls,
   ...iptablesMode,
   ...nftMode,
   ...policy,
