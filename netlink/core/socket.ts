@@ -18,6 +18,7 @@ import {
 import { waitForReply } from './early-reply.ts';
 import {
   EAGAIN,
+  EBADMSG,
   ECANCELED,
   EINTR,
   EMSGSIZE,
@@ -355,13 +356,17 @@ export class NetlinkSocket {
     sent.catch(() => undefined);
     if (!isTransaction || this.#inBackground || !waitForReply(this.#fd, bytes.length)) await sent;
     let hasOverrun = false;
+    let isSent = false;
     for (let last = false; !last; ) {
       this.#checkOpen();
       const result = await this.#receive(isDump);
       if (result === -EAGAIN) {
         await sent;
         if (hasOverrun) throw new NetlinkError(operation, ENOBUFS);
-        await this.#readable(operation, deadline);
+        // nfnetlink replies to all of a transaction before send returns, or never: it discards a batch with a wrong length.
+        if (isTransaction && isSent) throw noReply(operation);
+        if (!isTransaction) await this.#readable(operation, deadline);
+        isSent = true;
       } else if (result === -ENOBUFS && isTransaction) {
         // The replies before the overrun are still in the buffer. The kernel sends all replies before send returns.
         await sent;
@@ -471,6 +476,10 @@ export async function withSocket<T>(
   } finally {
     await socket.close();
   }
+}
+
+function noReply(operation: string): NetlinkError {
+  return new NetlinkError(operation, EBADMSG, undefined, { detail: 'the kernel did not reply' });
 }
 
 function refused(operation: string, { errno, extendedAck }: Ack): NetlinkError {

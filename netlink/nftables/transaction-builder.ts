@@ -140,15 +140,20 @@ export class TransactionBuilder {
           const { action, flowtable, devices } = operation;
           const verb = action === 'attach' ? 'NEW' : 'DEL';
           for (const request of flowtableDevicesRequests(verb, table, flowtable, devices))
-            this.#append(request, {});
+            this.#append(request, { object: `flowtable ${flowtable}` });
           break;
         }
-        case 'delete-flowtable':
-          this.#append(deleteFlowtableRequest(table, operation.flowtable), {});
+        case 'delete-flowtable': {
+          const { flowtable } = operation;
+          const object = `flowtable ${flowtable}`;
+          this.#append(deleteFlowtableRequest(table, flowtable), { object });
           break;
-        case 'delete-table':
-          this.#append(deleteTableRequest({ ...table, name: operation.table }), {});
+        }
+        case 'delete-table': {
+          const object = `table ${operation.table}`;
+          this.#append(deleteTableRequest({ ...table, name: operation.table }), { object });
           break;
+        }
       }
     }
   }

@@ -25,6 +25,7 @@ import { policy } from '../policy/policy-functions.ts';
 import { foreignCalls } from '../preflight/foreign-calls.ts';
 import { insertFlows } from './flows.ts';
 import { ipsetCalls } from './ipset-calls.ts';
+import { fuzzCalls } from './nftables/fuzz-calls.ts';
 import { hardCalls } from './nftables/hard-calls.ts';
 import { nftCalls } from './nftables/nft-elements.ts';
 import { socketScenarios } from './socket-scenarios.ts';
@@ -155,6 +156,7 @@ const methods = {
   ...nftCalls,
   ...foreignCalls,
   ...hardCalls,
+  ...fuzzCalls,
   ...iptablesMode,
   ...nftMode,
   ...policy,

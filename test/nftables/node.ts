@@ -3,9 +3,12 @@ import { familyOf } from '../../api/addresses.ts';
 import type { IpFamily } from '../../api/objects.ts';
 import type { ComparedObject } from '../../proxier/compared-object.ts';
 import { RouteTable } from '../../proxier/route-table.ts';
+import type { NodeAddresses } from '../../services/node-port-addresses.ts';
+import type { Route } from '../../services/route.ts';
 import { upsertWithPods } from '../fixtures.ts';
 import type { ClusterChange } from '../iptables/generated.ts';
 import type { NetnsHelper } from '../netlink/namespace.ts';
+import type { ModeOptions } from './options.ts';
 
 let agents = 0;
 
@@ -19,6 +22,7 @@ export class Node {
     onChange: () => {},
   });
   #addresses: readonly string[] = [];
+  readonly #routes = new Map<string, Route>();
 
   private constructor(family: IpFamily, helper: NetnsHelper) {
     this.#family = family;
@@ -26,14 +30,25 @@ export class Node {
   }
 
   /** Starts the agent, which does not write before `apply`. */
-  static async start(family: IpFamily, helper: NetnsHelper): Promise<Node> {
+  static async start(
+    family: IpFamily,
+    helper: NetnsHelper,
+    options: ModeOptions = { family, nodePortSelection: ['all'], rejectsOnLocalhost: true },
+  ): Promise<Node> {
     const node = new Node(family, helper);
-    await helper.call('modeStart', node.#name, {
-      family,
-      nodePortSelection: ['all'],
-      rejectsOnLocalhost: true,
-    });
+    await helper.call('modeStart', node.#name, options);
     return node;
+  }
+
+  /** All Routes of the family. */
+  get routes(): readonly Route[] {
+    return [...this.#routes.values()];
+  }
+
+  /** Addresses of the family. */
+  get nodeAddresses(): NodeAddresses {
+    const addresses = this.#addresses.filter((address) => familyOf(address) === this.#family);
+    return { addresses, primary: addresses.slice(0, 1) };
   }
 
   async feed(steps: readonly ClusterChange[]): Promise<void> {
@@ -47,13 +62,14 @@ export class Node {
     }
     const { upserts, removals } = this.#table.takeChanges().routes;
     const isOurs = (route: { readonly family: IpFamily }) => route.family === this.#family;
-    const addresses = this.#addresses.filter((address) => familyOf(address) === this.#family);
+    for (const { id } of removals) this.#routes.delete(id);
+    for (const route of upserts.filter(isOurs)) this.#routes.set(route.id, route);
     await this.#helper.call(
       'modeUpdate',
       this.#name,
       upserts.filter(isOurs),
       removals.filter(isOurs).map(({ id }) => id),
-      { addresses, primary: addresses.slice(0, 1) },
+      this.nodeAddresses,
     );
   }
 

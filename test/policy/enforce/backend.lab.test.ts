@@ -448,7 +448,10 @@ for (const family of IP_FAMILIES) {
         policyChange(family, { chains: [policySetChain('egress', 1, [DENY_REST, rule])] }),
       );
       assert.deepEqual([again?.policySetId, again?.rule], [1, 'NetworkPolicy d/w spec.egress[0]']);
-      assert.match(again?.message ?? '', /spec.egress\[0\]: rule 1 of chain egress-1: ENOENT/);
+      assert.match(
+        again?.message ?? '',
+        /spec.egress\[0\]: rule 1 of chain egress-1, expression lookup: ENOENT/,
+      );
     });
 
     it('has no tables after cleanup, in both IP families', async () => {
