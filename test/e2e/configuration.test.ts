@@ -441,7 +441,8 @@ describe('configuration of an agent', () => {
   it('stops cleanly on SIGTERM while a command runs', async () => {
     const [started, slow] = [at('begun'), at('iptables-nft-save')];
     writeFileSync(slow, `#!/bin/sh\ntouch ${started}\nexec sleep 60\n`, { mode: 0o755 });
-    await lab.node.exec('nft', ['add', 'table', 'ip', 'nat']);
+    // Of kube-proxy, to be removed.
+    await lab.node.exec('iptables-nft', ['-t', 'nat', '-N', 'KUBE-SERVICES']);
     const env = { PATH: `${directory}:${process.env.PATH}` };
     const agent = startWith(env, '--proxy-mode=nftables');
     await agent.serves();
