@@ -93,7 +93,7 @@ async function requireProgram(iptables: Iptables): Promise<void> {
   );
   if (!isMissing(error)) return;
   throw new UserError(
-    `iptables-${iptables.variant} is not installed: modes iptables and ipvs need an image with iptables`,
+    `iptables-${iptables.variant} is not installed: modes iptables and ipvs need it, in a pod an image with it`,
   );
 }
 

@@ -55,6 +55,7 @@ export interface NodeFacts {
   /** Base chains of other programs. */
   readonly foreignChains: Fact<readonly BaseChain[]>;
   readonly ruleCounts: Fact<RuleCounts>;
+  readonly hasIptables: boolean;
   readonly lockProblem: string | undefined;
   readonly sysctls: Sysctls;
   readonly features: Parameters<typeof checkConntrack>[0];
@@ -94,7 +95,7 @@ export function evaluate(facts: NodeFacts): CheckResult[] {
     ...checkMasquerade(chains, addresses, options.networkPolicy),
     ...checkDrops(chains, addresses, healthPorts(options, known)),
     ...checkVariants(facts.ruleCounts),
-    ...checkXtablesLock(facts.lockProblem, modeName),
+    ...(facts.hasIptables ? checkXtablesLock(facts.lockProblem, modeName) : []),
     ...checkSysctls(sysctls, modeName),
     ...checkConntrack(
       facts.features,

@@ -20,7 +20,7 @@ import {
   type RangeLimit,
   rangeBudget,
 } from '../services/namespace-budget.ts';
-import { nextStep, withoutAnyOwner } from '../services/owner-steps.ts';
+import { nextStep } from '../services/owner-steps.ts';
 import { type RouteContext, resolveRoute } from '../services/resolve-route.ts';
 import type { Route } from '../services/route.ts';
 import {
@@ -384,33 +384,25 @@ export class RouteTable implements ObjectSink {
     const withWarnings = new Set<ObjectKey>();
     const unfinished: (readonly [ObjectKey, Resolved])[] = [];
     if (this.#affected.size > 0) this.#revision += 1;
-    for (const [key, owners] of this.#takeAffected(limits)) {
+    for (const key of this.#takeAffected(limits)) {
       if (this.#ownsPorts(key) && !this.#pods.isSettled(namespaceOf(key))) {
         removals.push(...this.#releaseListedPorts(key));
         continue;
       }
+      const cost = this.#costOf(key);
+      if (cost > 0) this.#costs.set(key, cost);
+      else this.#costs.delete(key);
       const resolved = this.#unfinished.get(key) ?? this.#resolve(key);
       const { refusals } = resolved;
       const known = new Map(this.#routes.get(key)?.map((route) => [route.id, route]));
       const routes: Route[] = [];
       let isFinished = true;
-      for (const old of known.values()) {
-        if (resolved.routes.has(old.id)) continue;
-        const last = withoutAnyOwner(old);
-        const route = this.#services.has(key) ? last : nextStep(old, last, owners);
-        if (route === last) removals.push(old);
-        else {
-          isFinished = false;
-          routes.push(route);
-          upserts.push(route);
-          before.set(route.id, old);
-        }
-      }
+      for (const route of known.values()) if (!resolved.routes.has(route.id)) removals.push(route);
       for (const wanted of resolved.routes.values()) {
         const old = known.get(wanted.id);
         // With Routes of another kind at once, ports would have none for a moment.
         const isChange = old !== undefined || known.size === 0;
-        const route = isChange ? nextStep(old, wanted, owners) : wanted;
+        const route = isChange ? nextStep(old, wanted, limits.owners ?? Infinity) : wanted;
         routes.push(route);
         isFinished &&= route === wanted;
         if (old !== undefined && isDeepStrictEqual(old, route)) continue;
@@ -421,9 +413,8 @@ export class RouteTable implements ObjectSink {
       this.#unfinished.delete(key);
       if (isFinished) {
         triggers.push(...this.#triggers.take(key));
-        const cost = this.#costOf(key);
-        if (cost > 0) this.#costs.set(key, cost);
-        else this.#costs.delete(key);
+        health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
+        setList(this.#health, key, resolved.health);
       } else unfinished.push([key, resolved]);
       this.#warnings.setWithoutSlice(key, resolved.withoutSlice);
       this.#withOwnedPorts.set(key, this.#ownsPorts(key) ? this.#slices.of(key) : []);
@@ -438,8 +429,6 @@ export class RouteTable implements ObjectSink {
       for (const owner of this.#contestedVips.setRefusals(key, refusals)) withWarnings.add(owner);
 
       withWarnings.add(key);
-      health.push(...healthChanges(this.#health.get(key) ?? [], resolved.health));
-      setList(this.#health, key, resolved.health);
     }
     const replace = (old: Route | undefined, now: Route | undefined) => {
       this.routeCounts.replaceRoute(old, now);
@@ -450,7 +439,9 @@ export class RouteTable implements ObjectSink {
     for (const route of removals) replace(route, undefined);
     for (const route of upserts) replace(before.get(route.id), route);
     for (const [key, resolved] of unfinished) {
-      this.#affect([key]);
+      // The next step costs as much as this one.
+      const cost = Math.min(this.#costOf(key), limits.owners ?? Infinity);
+      this.#affected.add(key, cost, () => placesOf(this.#routes.get(key) ?? []));
       this.#unfinished.set(key, resolved);
     }
     const warnings = [...withWarnings]
@@ -595,12 +586,7 @@ export class RouteTable implements ObjectSink {
     for (const key of services) {
       this.#unfinished.delete(key);
       const cost = Math.max(this.#costs.get(key) ?? 0, this.#costOf(key));
-      this.#affected.add(key, cost, () => {
-        const routes = this.#routes.get(key) ?? [];
-        return this.#services.has(key)
-          ? placesOf(routes)
-          : [...placesOf(routes), ...goneVips(routes)];
-      });
+      this.#affected.add(key, cost, () => placesOf(this.#routes.get(key) ?? []));
     }
   }
 
@@ -609,18 +595,13 @@ export class RouteTable implements ObjectSink {
     return this.#rangeBudget.costOf(key) + this.#entryBudget.costOf(key);
   }
 
-  /**
-   * Takes the next affected Services, each with waiting Services that may lose a port to it.
-   * @returns each with the number of owners that may change; all of a Service that loses a port.
-   */
-  *#takeAffected(limits: TakeLimits): Iterable<readonly [ObjectKey, owners: number]> {
-    const { owners = Infinity } = limits;
-    const taken = this.#affected.take(limits).map((key) => [key, owners] as const);
-    for (const [key, limit] of taken) {
-      const ports = this.#services.get(key)?.served.ports ?? [];
-      for (const place of [...placesOf(ports), ...goneVips(ports)])
-        for (const loser of this.#affected.takeAt(place)) taken.push([loser, Infinity]);
-      yield [key, limit];
+  /** Takes the next affected Services, each with waiting Services that may lose a port to it. */
+  *#takeAffected(limits: TakeLimits): Iterable<ObjectKey> {
+    const keys = this.#affected.take(limits);
+    for (const key of keys) {
+      for (const place of placesOf(this.#services.get(key)?.served.ports ?? []))
+        keys.push(...this.#affected.takeAt(place));
+      yield key;
     }
   }
 
@@ -679,13 +660,6 @@ function* placesOf(ports: Iterable<ServedPort | Route>): Iterable<string> {
     for (const [, vip] of vipFields(port)) yield `${vip} ${match.protocol}/${match.port}`;
     if (nodePort > 0) yield `${nodePortsOf(family)} ${match.protocol}/${nodePort}`;
   }
-}
-
-/**
- * The VIPs of deleted Services. What they still own there must go before another Service has the VIP.
- */
-function* goneVips(ports: Iterable<ServedPort | Route>): Iterable<string> {
-  for (const port of ports) for (const [, vip] of vipFields(port)) yield `${vip} gone`;
 }
 
 function without(

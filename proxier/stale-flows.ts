@@ -231,9 +231,15 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
   );
   if (before === undefined || after === undefined || protocols.length === 0) return protocols;
   if (!isDeepStrictEqual(before.match, after.match)) return protocols;
-  if (!isDeepStrictEqual(before.owned, after.owned)) return protocols;
   if (vipsOf(before).join() !== vipsOf(after).join() || before.nodePort !== after.nodePort) {
     return protocols;
+  }
+  if (!isDeepStrictEqual(before.owned, after.owned)) {
+    const hasSamePorts =
+      before.owned !== undefined &&
+      isDeepStrictEqual({ ...before.owned, owners: after.owned?.owners }, after.owned);
+    // UDP of owned ports is not tracked, whoever owns them.
+    return hasSamePorts ? protocols.filter((protocol) => protocol !== 'UDP') : protocols;
   }
   const alive = new Set(after.servingEndpoints.map(({ address, port }) => `${address} ${port}`));
   const isStale =

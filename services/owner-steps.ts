@@ -1,6 +1,6 @@
 /** Divides a change of many owners of ports into steps: a slice does not depend on others, so each step is a valid Route. */
 import { isDeepStrictEqual } from 'node:util';
-import { isSameOwner, ownerPairs, type SliceOwner } from '../endpoints/slice-owners.ts';
+import { isSameOwner, ownerPairs } from '../endpoints/slice-owners.ts';
 import { ownerEndpoints } from './resolve-route.ts';
 import type { Route } from './route.ts';
 
@@ -17,26 +17,26 @@ export function nextStep(before: Route | undefined, wanted: Route, owners: numbe
   const { owned } = wanted;
   if (owned === undefined || owned.owners.length + (before?.owned?.owners.length ?? 0) <= owners)
     return wanted;
-  if (before !== undefined && !isDeepStrictEqual(withoutAnyOwner(before), withoutAnyOwner(wanted)))
+  if (before !== undefined && !isDeepStrictEqual(withoutOwners(before), withoutOwners(wanted)))
     return wanted;
   const known = before?.owned?.owners ?? [];
   const most = Math.max(known.length, owned.owners.length);
   const limit = Math.max(owners, Math.ceil(most / MAX_STEPS));
-  const next: SliceOwner[] = [];
-  let changes = 0;
-  for (const [old, now] of ownerPairs(known, owned.owners)) {
-    if (!isSameOwner(old, now)) changes += 1;
-    const owner = changes > limit ? old : now;
-    if (owner !== undefined) next.push(owner);
-  }
-  if (changes <= limit) return wanted;
+  const pairs = [...ownerPairs(known, owned.owners)];
+  // First the slices that lose their owner: another pod may get its address.
+  const isLosing = ([old, now]: (typeof pairs)[number]) =>
+    old !== undefined && old.address !== now?.address;
+  const losing = pairs.filter(isLosing);
+  const others = pairs.filter((pair) => !isSameOwner(...pair) && !isLosing(pair));
+  if (losing.length + others.length <= limit) return wanted;
+  const changing = new Set([...losing, ...others].slice(0, limit));
+  const next = pairs.flatMap((pair) => {
+    const [old, now] = pair;
+    return (isSameOwner(old, now) || changing.has(pair) ? now : old) ?? [];
+  });
   return { ...wanted, ...ownerEndpoints(next), owned: { ...owned, owners: next } };
 }
 
-/** The Route without any owner, on the way to its removal. */
-export function withoutAnyOwner(route: Route): Route {
-  const { owned } = route;
-  return owned === undefined
-    ? route
-    : { ...route, ...ownerEndpoints([]), owned: { ...owned, owners: [] } };
+function withoutOwners({ owned, ...route }: Route): Partial<Route> {
+  return { ...route, ...ownerEndpoints([]), ...(owned && { owned: { ...owned, owners: [] } }) };
 }

@@ -2,6 +2,7 @@
 import { readFile } from 'node:fs/promises';
 import { cpus } from 'node:os';
 import type { RunOptions } from '../../config/settings.ts';
+import { iptablesCommands, isMissing, type Variant } from '../../iptables/commands.ts';
 import { TABLE } from '../../nftables/static-chains.ts';
 import type { NodeFacts } from '../../preflight/checks.ts';
 import type { ClusterObjects } from '../../preflight/cluster.ts';
@@ -60,16 +61,39 @@ export async function collectFacts(options: RunOptions): Promise<NodeFacts> {
     tableNames: { portwide: TABLE, kubeProxy: KUBE_PROXY_TABLE },
     foreignChains: await fact(async () => {
       if ('notSeen' in iptables) throw new Error(iptables.notSeen);
-      const { chains, read } = iptables.value;
+      const { chains, read, unread } = iptables.value;
+      // Those of iptables-nft are in nf_tables.
+      if (unread.has('legacy')) throw notInstalled('legacy');
       return [...chains, ...(await readNftChains(read))];
     }),
-    ruleCounts: 'value' in iptables ? { value: iptables.value.counts } : iptables,
+    ruleCounts: await fact(async () => {
+      if ('notSeen' in iptables) throw new Error(iptables.notSeen);
+      const { counts, unread } = iptables.value;
+      const [missing] = unread;
+      if (missing !== undefined) throw notInstalled(missing);
+      return counts;
+    }),
+    hasIptables: !isMissing(await failureOf(iptablesCommands('IPv4', 'nft').version())),
     lockProblem: await xtablesLockProblem(),
     sysctls: await readSysctls(),
     features: await kernelFeatures(),
     plannedConntrackMax: conntrackMax(options, cpus().length),
     listeners: await fact(readListenersOfNode),
   };
+}
+
+function notInstalled(variant: Variant): Error {
+  return new Error(`rules of iptables-${variant}: iptables is not installed`);
+}
+
+/** Why a promise rejects; undefined if it does not. */
+async function failureOf(promise: Promise<unknown>): Promise<unknown> {
+  try {
+    await promise;
+    return undefined;
+  } catch (error) {
+    return error;
+  }
 }
 
 /** Logs the agent's warnings about sysctls. */

@@ -30,6 +30,8 @@ interface IptablesFacts {
   readonly counts: RuleCounts;
   /** Tables that were read, as `ip filter`. */
   readonly read: ReadonlySet<string>;
+  /** Variants with tables whose command is not installed. */
+  readonly unread: ReadonlySet<Variant>;
 }
 
 /** Variants with rules of kube-proxy or Portwide. */
@@ -39,16 +41,20 @@ export async function readServiceRules(): Promise<Variant[]> {
   return found;
 }
 
-/** Reads the tables of both variants; a variant whose command is not installed is left out. */
+/** Reads the tables of both variants, whose commands may be missing. */
 export async function readIptables(): Promise<IptablesFacts> {
   const chains: BaseChain[] = [];
   const counts = { nft: 0, legacy: 0 };
   const read = new Set<string>();
+  const unread = new Set<Variant>();
   for (const variant of VARIANTS) {
     for (const family of IP_FAMILIES) {
       for (const table of await iptablesTables(family, variant, FOREIGN_TABLES)) {
         const saved = await savedTable(family, variant, table).catch(undefinedIfMissing);
-        if (saved === undefined) continue;
+        if (saved === undefined) {
+          unread.add(variant);
+          continue;
+        }
         const name = `${nftFamily(family)} ${table}`;
         chains.push(...iptablesChains(table, saved, `${name} (iptables-${variant})`));
         counts[variant] += saved.match(/^-A /gm)?.length ?? 0;
@@ -56,7 +62,7 @@ export async function readIptables(): Promise<IptablesFacts> {
       }
     }
   }
-  return { chains, counts, read };
+  return { chains, counts, read, unread };
 }
 
 function undefinedIfMissing(error: unknown): undefined {

@@ -4,6 +4,7 @@ import { hasErrno, NO_SUBSYSTEM_ERRNOS } from '../core/error.ts';
 import { withSocket } from '../core/socket.ts';
 import { readTableChain } from './chain.ts';
 import { chainsRequest } from './message.ts';
+import { wholeDump } from './whole-dump.ts';
 
 /**
  * The names of the chains in each table that has chains; none if the kernel has no nf_tables.
@@ -13,9 +14,14 @@ import { chainsRequest } from './message.ts';
 export async function listChainNames(family: number): Promise<Map<string, string[]>> {
   const tables = new Map<string, string[]>();
   try {
-    const dump = (picker: typeof readTableChain) =>
-      withSocket(NETLINK_NETFILTER, (socket) => socket.dump(chainsRequest(family), picker));
-    for (const { table, name } of await dump(readTableChain)) {
+    const chains = await withSocket(NETLINK_NETFILTER, (socket) =>
+      wholeDump(
+        'list of chains',
+        () => socket.dumpOnce(chainsRequest(family), readTableChain),
+        async () => undefined,
+      ),
+    );
+    for (const { table, name } of chains) {
       const names = tables.get(table);
       if (names === undefined) tables.set(table, [name]);
       else names.push(name);

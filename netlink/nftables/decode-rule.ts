@@ -99,6 +99,7 @@ class Decoder {
         return this.#load(of.register(1), [fibTerm(of.number(2), of.number(3))]);
       case 'exthdr':
         if (of.has(NFTA_EXTHDR_SREG)) return { kind: 'action', words: 'exthdr set' };
+        if (!of.has(NFTA_EXTHDR_DREG)) return { kind: 'action', words: 'exthdr reset' };
         return this.#load(of.register(NFTA_EXTHDR_DREG), [other(name)]);
       case 'immediate':
         return this.#immediate(of);

@@ -7,7 +7,7 @@ import { readFile } from 'node:fs/promises';
 import type { IpFamily } from '../../api/objects.ts';
 import { addressFamily } from '../core/address.ts';
 import { checkResult } from '../core/descriptor.ts';
-import { EAGAIN, hasErrno, MalformedMessage } from '../core/error.ts';
+import { EAFNOSUPPORT, EAGAIN, hasErrno, MalformedMessage } from '../core/error.ts';
 import { readU16, readU32, writeU32 } from '../core/host-order.ts';
 import { libc } from '../core/libc.ts';
 import { readText } from '../core/text.ts';
@@ -53,7 +53,10 @@ export async function legacyTables(family: IpFamily): Promise<string[]> {
  */
 export async function legacyChainNames(family: IpFamily, table: string): Promise<string[]> {
   const label = `chains of iptables-legacy table ${table}`;
-  const fd = checkResult(label, libc().socket(addressFamily(family), SOCK_DGRAM_CLOEXEC, 0));
+  const fd = libc().socket(addressFamily(family), SOCK_DGRAM_CLOEXEC, 0);
+  // Without the IP family (ipv6.disable=1), rules of its tables do nothing.
+  if (fd === -EAFNOSUPPORT) return [];
+  checkResult(label, fd);
   try {
     for (let attempt = 1; ; attempt++) {
       try {

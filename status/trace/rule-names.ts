@@ -1,7 +1,7 @@
 /** Says what the rules are for that a traced packet matched. */
 import { IP_FAMILIES } from '../../api/objects.ts';
 import { addressFamily } from '../../netlink/core/address.ts';
-import { NetlinkError } from '../../netlink/core/error.ts';
+import { MalformedMessage, NetlinkError } from '../../netlink/core/error.ts';
 import { type ListedRule, listRules, readRuleText } from '../../netlink/nftables/rule-list.ts';
 import type { TraceEvent } from '../../netlink/nftables/trace.ts';
 import { TRACE_TABLE } from '../../netlink/nftables/trace-table.ts';
@@ -121,7 +121,7 @@ async function textOf(table: NftTable, rule: ListedRule): Promise<string | undef
   try {
     return await readRuleText(table, rule);
   } catch (error) {
-    if (error instanceof NetlinkError) return undefined;
+    if (error instanceof NetlinkError || error instanceof MalformedMessage) return undefined;
     throw error;
   }
 }

@@ -276,7 +276,7 @@ describe('configuration of an agent', () => {
         assert.equal(
           stderr.trim(),
           'portwide: nftables is not supported: the kernel refuses table portwide-probe: EPERM; ' +
-            'iptables-nft is not installed: modes iptables and ipvs need an image with iptables',
+            'iptables-nft is not installed: modes iptables and ipvs need it, in a pod an image with it',
         );
       }));
 

@@ -77,6 +77,7 @@ export const HEALTHY: NodeFacts = {
   tableNames: { portwide: 'portwide', kubeProxy: 'kube-proxy' },
   foreignChains: { value: [] },
   ruleCounts: { value: { nft: 0, legacy: 0 } },
+  hasIptables: true,
   lockProblem: undefined,
   sysctls: new Map([
     ['net.ipv4.ip_local_port_range', '32768\t60999'],

@@ -78,6 +78,13 @@ describe('owner-steps: a change of many owners', () => {
     assert.equal(steps, 16);
   });
 
+  it('begins with slices that lose their owner, because another pod may get its address', () => {
+    const before = manyOwners(10);
+    const flapping = before.slice(0, 9).map((each) => ({ ...each, serves: false }));
+    const next = nextStep(owning(before), owning(flapping), 2);
+    assert.deepEqual(next.owned?.owners, [...flapping.slice(0, 1), ...before.slice(1, 9)]);
+  });
+
   it('is one step if other things change too, or other ports', () => {
     const before = owning(manyOwners(10));
     const taken = new Map([['10.96.0.10', [{ protocol: 'UDP' as const, from: 1001, to: 1001 }]]]);
