@@ -125,8 +125,9 @@ export function iptablesCommands(
     /** @throws IptablesError if the kernel has no such table. */
     probe: async (table: Table) => void (await saveTable(table, 'stderr')),
     /**
-     * Asks the kernel for the matches of a rule. Changes nothing.
-     * @throws MissingMatchError; IptablesError
+     * Asks the kernel for the matches of a rule. Changes nothing. A command that fails for another reason says nothing about
+     * them: a family left out because of it would stay without rules.
+     * @throws MissingMatchError
      */
     async probeRule(table: Table, rule: RuleSpec): Promise<void> {
       const chain = 'PORTWIDE-PROBE';
@@ -137,7 +138,11 @@ export function iptablesCommands(
         timeout: timeouts.write,
         returns: 'stderr',
       });
-      const missing = MISSING_MATCH.exec(await asIptablesErrors(restoreName, program, [input]));
+      const warnings = await asIptablesErrors(restoreName, program, [input]).catch((error) => {
+        if (error instanceof IptablesError) return '';
+        throw error;
+      });
+      const missing = MISSING_MATCH.exec(warnings);
       if (missing?.[1] !== undefined) throw new MissingMatchError(missing[1]);
     },
     /**
