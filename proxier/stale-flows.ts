@@ -238,7 +238,7 @@ function staleProtocols(before: Route | undefined, after: Route | undefined): Pr
     const hasSamePorts =
       before.owned !== undefined &&
       isDeepStrictEqual({ ...before.owned, owners: after.owned?.owners }, after.owned);
-    // UDP of owned ports is not tracked, whoever owns them.
+    // UDP of owned ports is not tracked, with any owner.
     return hasSamePorts ? protocols.filter((protocol) => protocol !== 'UDP') : protocols;
   }
   const alive = new Set(after.servingEndpoints.map(({ address, port }) => `${address} ${port}`));

@@ -10,7 +10,7 @@ export class MissingProgramError extends Error {
   constructor(command: string, tables: readonly string[], options?: ErrorOptions) {
     super(
       `${command} is not installed, so chains of kube-proxy or Portwide stay in its tables ${tables.join(', ')}: ` +
-        'roll out the image with iptables until they are removed, install it, or restart the node',
+        'roll out the image with iptables until they are removed, or restart the node',
       options,
     );
   }

@@ -62,7 +62,7 @@ export async function collectFacts(options: RunOptions): Promise<NodeFacts> {
     foreignChains: await fact(async () => {
       if ('notSeen' in iptables) throw new Error(iptables.notSeen);
       const { chains, read, unread } = iptables.value;
-      // Those of iptables-nft are in nf_tables.
+      // Rules of iptables-nft are in nf_tables.
       if (unread.has('legacy')) throw notInstalled('legacy');
       return [...chains, ...(await readNftChains(read))];
     }),
