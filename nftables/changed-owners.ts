@@ -1,6 +1,7 @@
 /** Reduces a change of owned ports to the owners that change, so that it costs no more than they do. */
 import { isDeepStrictEqual } from 'node:util';
 import { isSameOwner, ownerPairs, type SliceOwner } from '../endpoints/slice-owners.ts';
+import { withoutOwners } from '../services/owner-steps.ts';
 import type { OwnedSlices } from '../services/route.ts';
 import type { PlannedRoute } from './plan.ts';
 
@@ -15,8 +16,7 @@ export function changedOwners(
 ): readonly [before: PlannedRoute, after: PlannedRoute] {
   const [old, now] = [before.route.owned, after.route.owned];
   if (old === undefined || now === undefined) return [before, after];
-  if (!isDeepStrictEqual(withoutOwners(before, old), withoutOwners(after, now)))
-    return [before, after];
+  if (!isDeepStrictEqual(frameOf(before), frameOf(after))) return [before, after];
   const addresses = changedAddresses(old.owners, now.owners);
   const reduce = (planned: PlannedRoute, owned: OwnedSlices): PlannedRoute => {
     const owners = owned.owners.filter(({ address }) => addresses.has(address));
@@ -25,11 +25,10 @@ export function changedOwners(
   return [reduce(before, old), reduce(after, now)];
 }
 
-/** Everything but the owners and the endpoints, which are the owners. */
-function withoutOwners({ route, ...state }: PlannedRoute, owned: OwnedSlices) {
-  const { clusterEndpoints, servingEndpoints, notServingEndpoints, ...others } = route;
-  const isReachable = clusterEndpoints.length > 0;
-  return { ...state, ...others, isReachable, owned: { ...owned, owners: [] } };
+/** Everything but the owners. Source ranges apply only if an owner serves. */
+function frameOf({ route, ...state }: PlannedRoute) {
+  const { hasEndpointsAnywhere } = route;
+  return { ...state, hasEndpointsAnywhere, route: withoutOwners(route) };
 }
 
 /** Addresses of owners that differ. */

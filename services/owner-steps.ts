@@ -23,13 +23,17 @@ export function nextStep(before: Route | undefined, wanted: Route, owners: numbe
   const most = Math.max(known.length, owned.owners.length);
   const limit = Math.max(owners, Math.ceil(most / MAX_STEPS));
   const pairs = [...ownerPairs(known, owned.owners)];
-  // First the slices that lose their owner: another pod may get its address.
-  const isLosing = ([old, now]: (typeof pairs)[number]) =>
-    old !== undefined && old.address !== now?.address;
-  const losing = pairs.filter(isLosing);
-  const others = pairs.filter((pair) => !isSameOwner(...pair) && !isLosing(pair));
-  if (losing.length + others.length <= limit) return wanted;
-  const changing = new Set([...losing, ...others].slice(0, limit));
+  const changed = pairs.filter((pair) => !isSameOwner(...pair));
+  if (changed.length <= limit) return wanted;
+  // First the owners that leave the Service: a pod of another one may get their address. Other changes, which a tenant can make
+  // without end, must not hold these up.
+  const staying = new Set(owned.owners.map(({ address }) => address));
+  const isLeaving = ([old]: (typeof pairs)[number]) =>
+    old !== undefined && !staying.has(old.address);
+  const { leaving = [], others = [] } = Object.groupBy(changed, (pair) =>
+    isLeaving(pair) ? 'leaving' : 'others',
+  );
+  const changing = new Set([...leaving, ...others].slice(0, limit));
   const next = pairs.flatMap((pair) => {
     const [old, now] = pair;
     return (isSameOwner(old, now) || changing.has(pair) ? now : old) ?? [];
@@ -37,6 +41,7 @@ export function nextStep(before: Route | undefined, wanted: Route, owners: numbe
   return { ...wanted, ...ownerEndpoints(next), owned: { ...owned, owners: next } };
 }
 
-function withoutOwners({ owned, ...route }: Route): Partial<Route> {
+/** Everything but the owners, and the endpoints that they are. */
+export function withoutOwners({ owned, ...route }: Route): Omit<Route, 'owned'> {
   return { ...route, ...ownerEndpoints([]), ...(owned && { owned: { ...owned, owners: [] } }) };
 }

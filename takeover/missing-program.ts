@@ -1,5 +1,4 @@
 /** State that stays because the program that removes it is not installed. */
-import type { Log } from '../process/log.ts';
 
 /** Chains stay because iptables is not installed, as in an image without it. */
 export class MissingProgramError extends Error {
@@ -13,11 +12,5 @@ export class MissingProgramError extends Error {
         'roll out the image with iptables until they are removed, or restart the node',
       options,
     );
-  }
-
-  warn(log: Log): void {
-    const effect =
-      'Services are served; addresses of deleted Services may still lead to their last endpoints';
-    log.warn({ err: this, effect }, 'leftover state stays, because a program is not installed');
   }
 }

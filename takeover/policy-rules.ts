@@ -37,6 +37,7 @@ export async function dnsRulesCleanup(attempt: CleanupAttempt): Promise<void> {
 async function removeDnsRules(attempt: CleanupAttempt): Promise<boolean> {
   let hadRules = false;
   await attempt.remove('network policy, DNS', async () => {
+    let missing: MissingProgramError | undefined;
     for (const family of IP_FAMILIES) {
       for (const variant of VARIANTS) {
         const chains = await chainNames(family, variant);
@@ -45,11 +46,15 @@ async function removeDnsRules(attempt: CleanupAttempt): Promise<boolean> {
           await removeDnsChain(iptablesCommands(family, variant));
         } catch (cause) {
           if (!isMissing(cause)) throw cause;
-          throw new MissingProgramError(iptablesCommand(family, variant), ['mangle'], { cause });
+          missing ??= new MissingProgramError(iptablesCommand(family, variant), ['mangle'], {
+            cause,
+          });
+          continue;
         }
         hadRules = true;
       }
     }
+    if (missing !== undefined) throw missing;
   });
   return hadRules;
 }

@@ -87,10 +87,13 @@ interface TakeoverOptions {
 /** Effect of state that cannot be removed, for the log. */
 const EFFECTS: Readonly<Record<LeftoverName, string>> = {
   nftables: 'Services are served by this mode',
-  iptables: 'Services are served by this mode',
+  iptables:
+    'Services are served by this mode; addresses of deleted Services may still lead to their last endpoints',
   ipvs: 'Services are served by this mode',
   'network-policy': 'network policies, or DNS queue rules, of the earlier agent stay in force',
 };
+
+const PROGRAM_MISSING = 'leftover state stays, because a program is not installed';
 
 const CLEANUP_STEPS = {
   nftTables: nftTablesCleanup,
@@ -219,8 +222,12 @@ export class Takeover {
     const failures = errors.filter((error) => !isKeptState(error));
     if (failures.length > 0) throw failures.length === 1 ? failures[0] : aggregateErrors(failures);
     const kept = errors.filter(isKeptState);
-    for (const state of kept.filter(({ message }) => !warned.has(message))) state.warn(log);
-    for (const { message } of kept) warned.add(message);
+    for (const state of kept) {
+      if (warned.has(state.message)) continue;
+      warned.add(state.message);
+      if (state instanceof RouteLocalnetError) state.warn(log);
+      else log.warn({ what, effect: EFFECTS[what], err: state }, PROGRAM_MISSING);
+    }
     const missing = kept.find((state) => state instanceof MissingProgramError);
     return attempt.connections ?? missing ?? kept[0];
   }

@@ -15,10 +15,8 @@ export async function listChainNames(family: number): Promise<Map<string, string
   const tables = new Map<string, string[]>();
   try {
     const chains = await withSocket(NETLINK_NETFILTER, (socket) =>
-      wholeDump(
-        'list of chains',
-        () => socket.dumpOnce(chainsRequest(family), readTableChain),
-        async () => undefined,
+      wholeDump('dump of nf_tables chains', () =>
+        socket.dumpOnce(chainsRequest(family), readTableChain),
       ),
     );
     for (const { table, name } of chains) {

@@ -3,6 +3,7 @@ import type { ExpressionAttributes } from './expression-attributes.ts';
 import type { KnownHeaders } from './packet-field.ts';
 import type { Statement, Term } from './statement.ts';
 import { termText } from './statement-text.ts';
+import { NFPROTO } from './types.ts';
 
 /** The value of a register that an attribute names, as text. */
 type ValueOf = (attribute: number) => string;
@@ -50,14 +51,14 @@ export function decodeAction(
     case 'queue':
       return { kind: 'unknown', words: queueText(of) };
     case 'reject':
-      return { kind: 'reject', words: rejectText(of, known.network === NFPROTO_IPV6, isInet) };
+      return { kind: 'reject', words: rejectText(of, known.network === NFPROTO.ipv6, isInet) };
     case 'masq':
       return source(natText('masquerade', of, value, [], [2, 3], 1));
     case 'redir':
       return destination(natText('redirect', of, value, [], [1, 2], 3));
     case 'nat': {
       const isSource = of.number(1) === NFT_NAT_SNAT;
-      const family = isInet ? ` ${of.number(2) === NFPROTO_IPV6 ? 'ip6' : 'ip'}` : '';
+      const family = isInet ? ` ${of.number(2) === NFPROTO.ipv6 ? 'ip6' : 'ip'}` : '';
       const verb = `${isSource ? 'snat' : 'dnat'}${family}`;
       return (isSource ? source : destination)(natText(verb, of, value, [3, 4], [5, 6], 7));
     }
@@ -70,7 +71,6 @@ export function decodeAction(
 }
 
 const NFT_NAT_SNAT = 0;
-const NFPROTO_IPV6 = 10;
 
 function action(words: string): Statement {
   return { kind: 'action', words };

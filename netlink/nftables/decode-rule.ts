@@ -11,6 +11,7 @@ import { ctTerm, fibTerm, type KnownHeaders, metaTerm, payloadTerms } from './pa
 import { NFTA_EXPR_DATA, NFTA_EXPR_NAME } from './rule.ts';
 import type { Comparison, SetContent, Statement, Term } from './statement.ts';
 import { termText } from './statement-text.ts';
+import { NFPROTO } from './types.ts';
 import { kindOfType, numberOf, valueText } from './value-text.ts';
 
 /** What the expressions of a rule refer to. */
@@ -29,12 +30,9 @@ const NFT_RANGE_NEQ = 1;
 const NFT_LOOKUP_F_INV = 1;
 const NFT_BITWISE_BOOL = 0;
 const REGISTER_BYTES = 4;
-const NFPROTO_INET = 1;
-const NFPROTO_IPV4 = 2;
-const NFPROTO_IPV6 = 10;
 const NETWORK_OF_ETHERTYPE: Readonly<Record<number, number>> = {
-  2048: NFPROTO_IPV4,
-  34525: NFPROTO_IPV6,
+  2048: NFPROTO.ipv4,
+  34525: NFPROTO.ipv6,
 };
 const META_MARK = 3;
 
@@ -80,7 +78,7 @@ class Decoder {
   constructor(context: RuleContext) {
     this.#context = context;
     const { family } = context;
-    this.#known = family === NFPROTO_IPV4 || family === NFPROTO_IPV6 ? { network: family } : {};
+    this.#known = family === NFPROTO.ipv4 || family === NFPROTO.ipv6 ? { network: family } : {};
   }
 
   add(name: string, of: ExpressionAttributes): void {
@@ -122,7 +120,7 @@ class Decoder {
         const terms = (attribute: number, set: string) =>
           this.#terms(of.register(attribute), this.#set(set).keyLength);
         const known = this.#known;
-        const isInet = this.#context.family === NFPROTO_INET;
+        const isInet = this.#context.family === NFPROTO.inet;
         const statement = decodeAction(name, of, { value, terms, known, isInet });
         return statement ?? { kind: 'unknown', words: name };
       }

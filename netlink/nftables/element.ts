@@ -195,7 +195,7 @@ function readMilliseconds(bytes: Buffer, start: number, end: number): number {
 }
 
 /** @returns undefined for a verdict that only other programs use, which NftVerdict does not have. */
-function readVerdict(bytes: Buffer, start: number, end: number): NftVerdict | undefined {
+export function readVerdict(bytes: Buffer, start: number, end: number): NftVerdict | undefined {
   let kind: NftVerdict['kind'] | undefined;
   let chain = '';
   walkAttributes(bytes, start, end, (type, from, to) => {

@@ -2,13 +2,7 @@
 import { readAttributes } from '../core/attribute.ts';
 import { MalformedMessage } from '../core/error.ts';
 import { readText } from '../core/text.ts';
-import {
-  NFTA_DATA_VALUE,
-  NFTA_DATA_VERDICT,
-  NFTA_VERDICT_CHAIN,
-  NFTA_VERDICT_CODE,
-  VERDICT_CODES,
-} from './element.ts';
+import { NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CODE, readVerdict } from './element.ts';
 import { REGISTER_BASE, registerNumber } from './rule.ts';
 import type { NftVerdict } from './types.ts';
 
@@ -64,14 +58,10 @@ export class ExpressionAttributes {
   ): NftVerdict | { readonly kind: 'continue' } | { readonly words: string } | undefined {
     const value = readAttributes(this.bytes(type), 0).get(NFTA_DATA_VERDICT);
     if (value === undefined) return undefined;
-    const fields = readAttributes(value, 0);
-    const code = fields.get(NFTA_VERDICT_CODE)?.readInt32BE(0) ?? NFT_CONTINUE;
+    const known = readVerdict(value, 0, value.length);
+    if (known !== undefined) return known;
+    const code = readAttributes(value, 0).get(NFTA_VERDICT_CODE)?.readInt32BE(0) ?? NFT_CONTINUE;
     if (code === NFT_CONTINUE) return { kind: 'continue' };
-    const chain = readText(fields.get(NFTA_VERDICT_CHAIN) ?? Buffer.alloc(0));
-    for (const kind of ['drop', 'accept', 'return'] as const)
-      if (VERDICT_CODES[kind] === code) return { kind };
-    for (const kind of ['jump', 'goto'] as const)
-      if (VERDICT_CODES[kind] === code) return { kind, chain };
     return { words: OTHER_VERDICTS[code] ?? `verdict ${code}` };
   }
 }

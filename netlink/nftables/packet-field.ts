@@ -1,5 +1,6 @@
 /** The fields that rules load: names as of nft, and what their bytes mean. */
 import type { Term, ValueKind } from './statement.ts';
+import { NFPROTO } from './types.ts';
 
 type Field = readonly [name: string, kind: ValueKind];
 
@@ -128,21 +129,18 @@ const TRANSPORT: Readonly<Record<number, readonly HeaderField[]>> = {
 
 /** What earlier conditions of a rule say about the packet. */
 export interface KnownHeaders {
-  /** NFPROTO_IPV4, NFPROTO_IPV6 */
+  /** NFPROTO of IPv4 or IPv6. */
   network?: number | undefined;
   transport?: number | undefined;
 }
-
-const NFPROTO_IPV4 = 2;
-const NFPROTO_IPV6 = 10;
 
 /** Index: enum nft_payload_bases. */
 function headerFields(base: number, { network, transport }: KnownHeaders): readonly HeaderField[] {
   if (base === 0) return ETHER;
   if (base === 2) return (transport && TRANSPORT[transport]) || PORTS('th');
   if (base !== 1) return [];
-  if (network === NFPROTO_IPV4) return IPV4;
-  return network === NFPROTO_IPV6 ? IPV6 : [];
+  if (network === NFPROTO.ipv4) return IPV4;
+  return network === NFPROTO.ipv6 ? IPV6 : [];
 }
 
 const BASES = ['ll', 'nh', 'th', 'ih'];

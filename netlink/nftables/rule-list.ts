@@ -1,8 +1,8 @@
 /** Lists rules in the kernel, of any program: handles, comments and what the rules do. */
 import { readAttributes, requiredAttribute, walkAttributes } from '../core/attribute.ts';
 import { NETLINK_NETFILTER } from '../core/descriptor.ts';
-import { ENOENT, undefinedOnErrno } from '../core/error.ts';
-import type { NetlinkMessage } from '../core/message.ts';
+import { ENOENT, hasErrno, undefinedOnErrno } from '../core/error.ts';
+import type { NetlinkMessage, NetlinkRequest } from '../core/message.ts';
 import { readU64 } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
 import { type NetlinkSocket, withSocket } from '../core/socket.ts';
@@ -26,6 +26,7 @@ import { readSets } from './set-content.ts';
 import type { Statement } from './statement.ts';
 import { ruleText } from './statement-text.ts';
 import type { NftExistingChain, NftTable } from './types.ts';
+import { wholeDump } from './whole-dump.ts';
 
 const NFTA_RULE_HANDLE = 3;
 /** Attributes of the expressions `match` and `target` (linux/netfilter/nf_tables_compat.h). */
@@ -106,7 +107,7 @@ export interface ListedTable<Rule> {
 /**
  * Reads a table of any program. Lets syncs of this process go first.
  * @param pick Called for each rule, and again from the start if the table changed meanwhile.
- * @returns undefined if the table has more than `maxRules` rules.
+ * @returns undefined if the table has more than `maxRules` rules; nothing if it is gone.
  * @throws NetlinkError; MalformedMessage; whatever `pick` throws.
  */
 export async function readRuleset<Rule>(
@@ -115,22 +116,31 @@ export async function readRuleset<Rule>(
   maxRules: number,
 ): Promise<ListedTable<Rule> | undefined> {
   const read = async (socket: NetlinkSocket): Promise<ListedTable<Rule> | undefined> => {
-    let count = 0;
-    await socket.dump(rulesRequest(table, undefined), () => {
-      count += 1;
-    });
-    if (count > maxRules) return undefined;
-    const chains = await socket.dump(chainsRequest(table.family), (message) =>
+    const whole = <T>(
+      request: NetlinkRequest,
+      picker: (message: NetlinkMessage) => T | undefined,
+    ) => wholeDump('dump of nf_tables rules', () => socket.dumpOnce(request, picker));
+    const all = rulesRequest(table, undefined);
+    const counted = await whole(all, (message) =>
+      isNewMessage(message, 'rule') ? true : undefined,
+    );
+    if (counted.length > maxRules) return undefined;
+    const chains = await whole(chainsRequest(table.family), (message) =>
       readExistingChain(message, table.name),
     );
     const context = await contextOf(socket, table);
-    const rules = await socket.dump(rulesRequest(table, undefined), (message) => {
+    const rules = await whole(all, (message) => {
       const rule = readRule(message);
       return rule && pick(rule, decodeRule(rule.expressions, context));
     });
     return { chains, rules };
   };
-  return await withSocket(NETLINK_NETFILTER, read, { inBackground: true });
+  try {
+    return await withSocket(NETLINK_NETFILTER, read, { inBackground: true });
+  } catch (error) {
+    if (!hasErrno(error, ENOENT)) throw error;
+    return { chains: [], rules: [] };
+  }
 }
 
 async function contextOf(

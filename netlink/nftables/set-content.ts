@@ -1,5 +1,6 @@
 /** Reads the sets that rules look into, of any program. */
 import { readAttributes } from '../core/attribute.ts';
+import { ENOENT, undefinedOnErrno } from '../core/error.ts';
 import type { NetlinkMessage } from '../core/message.ts';
 import { optionalNumber } from '../core/network-order.ts';
 import { NFGENMSG_LENGTH } from '../core/nfnetlink.ts';
@@ -18,6 +19,7 @@ import {
 import { NFTA_SET_DATA_TYPE, NFTA_SET_KEY_LEN } from './set.ts';
 import type { SetContent, SetElement } from './statement.ts';
 import { NFT_SET_FLAGS, type NftElement, type NftTable } from './types.ts';
+import { wholeDump } from './whole-dump.ts';
 
 /** Elements of an anonymous set that are kept. */
 const MAX_ELEMENTS = 5000;
@@ -37,9 +39,13 @@ export async function readSets(
   isWanted: (name: string) => boolean = () => true,
 ): Promise<ReadonlyMap<string, SetContent>> {
   const sets = new Map<string, SetContent>();
-  for (const { flags, ...set } of await socket.dump(setsRequest(table), readSet)) {
+  const dump = () => socket.dumpOnce(setsRequest(table), readSet);
+  for (const { flags, ...set } of await wholeDump('dump of nf_tables sets', dump)) {
     const isRead = (flags & NFT_SET_FLAGS.anonymous) !== 0 && isWanted(set.name);
-    const elements = isRead ? await readElements(socket, table, set.name, flags) : undefined;
+    // A rule may be replaced meanwhile, with its set.
+    const elements = isRead
+      ? await undefinedOnErrno(readElements(socket, table, set.name, flags), ENOENT)
+      : undefined;
     sets.set(set.name, { ...set, elements });
   }
   return sets;

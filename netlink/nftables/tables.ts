@@ -447,7 +447,7 @@ export class NfTables {
     what: string,
     request: NetlinkRequest,
     pick: (message: NetlinkMessage) => T | undefined,
-    completed: (dumped: T[]) => Promise<T[] | undefined> = async () => undefined,
+    completed?: (dumped: T[]) => Promise<T[] | undefined>,
   ): Promise<T[] | undefined> {
     const { name } = this.#table;
     const table = this.#socket.get(tableRequest(this.#table), readTable);
@@ -456,7 +456,7 @@ export class NfTables {
     const operation = `dump of nf_tables ${what} in ${name}`;
     const dump = () => labelErrors(operation, this.#socket.dumpOnce(request, pick));
     // Besides transactions of this thread, the table itself changes.
-    const whole = this.#inBackground ? async () => undefined : completed;
+    const whole = this.#inBackground ? undefined : completed;
     const dumped = this.#queue.run(() => wholeDump(operation, dump, whole));
     return await undefinedOnErrno(dumped, ENOENT);
   }

@@ -149,6 +149,9 @@ export interface NftTable {
   readonly name: string;
 }
 
+/** Families of tables with packets of IP (linux/netfilter.h). */
+export const NFPROTO = { inet: 1, ipv4: 2, ipv6: 10 } as const;
+
 /** Names of families by NFPROTO_ number (linux/netfilter.h). */
 export const FAMILY_NAMES: Readonly<Record<number, string>> = {
   ...{ 1: 'inet', 2: 'ip', 3: 'arp', 5: 'netdev', 7: 'bridge', 10: 'ip6' },

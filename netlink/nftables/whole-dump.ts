@@ -11,13 +11,13 @@ const MAX_PAUSE_MS = 64;
  * network namespace changes between two of its parts (nl_dump_check_consistent).
  * @param operation The subject of the error.
  * @param completed Called with each interrupted dump. Returns the list if it is whole nevertheless. Its first result
- * does not count: a change of the table itself is unlikely twice.
+ * does not count: a change of the table itself is unlikely twice. Default: no interrupted dump is whole.
  * @throws NetlinkError EINTR if nf_tables changed during all dumps; whatever `dump` throws.
  */
 export async function wholeDump<T>(
   operation: string,
   dump: () => Promise<Dump<T>>,
-  completed: (dumped: T[]) => Promise<T[] | undefined>,
+  completed: (dumped: T[]) => Promise<T[] | undefined> = async () => undefined,
   pause: (milliseconds: number) => Promise<unknown> = sleep,
 ): Promise<T[]> {
   for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
