@@ -207,8 +207,15 @@ describe('owned ports: other rules, restarts, and pods in two Services', () => {
         await apply(media('a', { shared }));
         const TURNS = 8;
         const { timeout, ...seen } = await underTraffic(async () => {
-          for (let turn = 0; turn < TURNS; turn++)
-            await apply([...media('a', { shared }), ...(turn % 2 === 0 ? exact : [])]);
+          for (let turn = 0; turn < TURNS; turn++) {
+            const isThere = turn % 2 === 0;
+            await apply([...media('a', { shared }), ...(isThere ? exact : [])]);
+            // The Service with owned ports may be written after the other one.
+            await waitFor('the port has changed hands', async () => {
+              const reply = answered(await world.client.udp(world.vip(5), 20060));
+              return reply.host === (isThere ? 'pod-3' : 'pod-1');
+            });
+          }
         }, world.vip(5));
         assert.deepEqual(seen, { hosts: ['pod-1', 'pod-3'], refused: 0, errors: 0 });
         assert.ok(timeout <= TURNS * LANES, `${timeout} lost`);
